@@ -1,0 +1,136 @@
+//! What a row says about running its operator: candidates in order of preference, as plain data that `lower` interprets.
+
+use crate::attrs::Attrs;
+use crate::consts::{Const, ConstId};
+use crate::nest::{ExprId, Nest};
+use crate::ty::Shape;
+use smallvec::SmallVec;
+use tensor::{DType, DimId, DimPool, PrimaryMap};
+
+/// Why a candidate cannot take a node; printed by `--explain`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal(pub String);
+
+impl<S: Into<String>> From<S> for Refusal {
+    fn from(s: S) -> Self {
+        Refusal(s.into())
+    }
+}
+
+/// A candidate accepts with a plan or refuses with a reason.
+pub type Plan<T> = Result<T, Refusal>;
+
+/// One way to run an operator.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub enum Candidate {
+    /// The result is operand 0 seen differently; no bytes move. Where the operand's strides do not allow it, `lower` copies.
+    View(fn(&mut NodeCtx) -> Plan<ViewOp>),
+    /// Each result element depends on the operand elements at the same (broadcast) position. `args[i]` is operand `i`'s element in
+    /// its compute type; absent operands are `None`. Returns one expression per result, each in the compute type of its dtype.
+    Pointwise(fn(&mut NodeCtx, &mut Nest, &[Option<ExprId>]) -> Plan<SmallVec<[ExprId; 1]>>),
+    /// A whole loop nest. Operands of the nest: present operands of the node in order, then results; all contiguous row-major
+    /// (`lower` puts actual strides in afterwards).
+    Loops(fn(&mut NodeCtx) -> Plan<Nest>),
+    /// The operands laid side by side in the result: one destination view of the result per operand.
+    Assemble(fn(&mut NodeCtx) -> Plan<Vec<Part>>),
+    /// A kernel of the catalog.
+    Kernel(fn(&mut NodeCtx) -> Plan<CallSpec>),
+    /// Control flow: `lower` builds regions.
+    Regions,
+    /// The reference function, on host copies. Only for ops that need no speed.
+    Host,
+}
+
+/// What a candidate may ask about its node.
+pub struct NodeCtx<'a> {
+    /// Extents.
+    pub dims: &'a mut DimPool,
+    /// The node's attributes.
+    pub attrs: &'a Attrs,
+    /// Operands; `None` where absent.
+    pub ins: &'a [Option<Operand>],
+    /// Results.
+    pub outs: &'a [Operand],
+    /// Constants of the module.
+    pub consts: &'a PrimaryMap<ConstId, Const>,
+}
+
+/// Type and knowledge of an operand or result.
+#[derive(Clone, Debug)]
+pub struct Operand {
+    /// Element type.
+    pub dtype: DType,
+    /// Extents.
+    pub shape: Shape,
+    /// Its elements as dims when it is a small integer tensor whose elements are known symbolically; row-major.
+    pub values: Option<Shape>,
+    /// The constant behind it.
+    pub konst: Option<ConstId>,
+}
+
+impl NodeCtx<'_> {
+    /// Operand `i`, or a refusal that says it is missing.
+    pub fn need(&self, i: usize) -> Plan<Operand> {
+        self.ins.get(i).cloned().flatten().ok_or_else(|| Refusal(format!("operand {i} is missing")))
+    }
+    /// Whether operand `i` is present.
+    pub fn has(&self, i: usize) -> bool {
+        self.ins.get(i).is_some_and(|x| x.is_some())
+    }
+}
+
+/// How a view sees operand 0. The result's extents come from its type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ViewOp {
+    /// The same elements in row-major order under the result's shape.
+    Reshape,
+    /// Result axis `i` is operand axis `perm[i]`.
+    Permute(SmallVec<[usize; 4]>),
+    /// Along each axis: first element and step.
+    Slice(Vec<(DimId, i64)>),
+    /// Numpy broadcast to the result's shape (stride 0 on repeated axes).
+    Broadcast,
+    /// Result `i` is the `i`-th slice: per result, along each axis, first element and step (Split).
+    Slices(Vec<Vec<(DimId, i64)>>),
+}
+
+/// Where an operand goes in an assembled result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Which operand.
+    pub operand: usize,
+    /// First element of its place, one per axis of the result.
+    pub start: Vec<DimId>,
+}
+
+/// A catalog call as a row describes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallSpec {
+    /// Name in the catalog.
+    pub kernel: &'static str,
+    /// Operands read, by position in the node; `None` passes a null buffer.
+    pub reads: Vec<Option<usize>>,
+    /// Results written, by position.
+    pub writes: Vec<usize>,
+    /// Integer arguments in the order of the kernel's signature.
+    pub ints: Vec<IntArg>,
+    /// Scalar arguments in the order of the kernel's signature.
+    pub scalars: Vec<f64>,
+    /// Scratch buffers the kernel needs, in bytes each; passed after the results.
+    pub scratch: Vec<DimId>,
+}
+
+/// An integer argument of a [`CallSpec`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IntArg {
+    /// A dim.
+    Dim(DimId),
+    /// The stride in elements that `lower` chose for a read buffer's axis (`buffer` counts reads).
+    ReadStride {
+        /// Position in `reads`.
+        buffer: usize,
+        /// Axis.
+        axis: usize,
+    },
+}

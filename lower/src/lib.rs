@@ -1,0 +1,8 @@
+//! ONNX dialect to HIP dialect, fusion into loop nests, memory planning, host program.
+//!
+//! This crate knows the catalog of kernels but runs none, and sees no LLVM. Every pass is a function from IR to IR; the list of
+//! passes is one file. In reading order: [`host`] (what code generation takes).
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod host;

@@ -1,0 +1,5 @@
+//! The meaning of each operator: plain functions over host tensors, sums in f64. Nothing fast, nothing clever.
+//!
+//! This crate knows no graph, no attribute list and no device: functions take tensors and plain parameters.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]

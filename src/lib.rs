@@ -1,0 +1,2 @@
+//! An ONNX compiler and runtime for AMD GPUs, NVIDIA GPUs and CPUs.
+#![deny(missing_docs)]

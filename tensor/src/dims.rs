@@ -1,0 +1,723 @@
+//! Symbolic extents: hash-consed expressions over i64 with a normal form, facts and proofs.
+//!
+//! A [`DimId`] names a polynomial `c0 + c1·m1 + c2·m2 + …` whose monomials are products of atoms; an atom is a symbol
+//! or one of floordiv, ceildiv, mod, min, max over other dims. Two ids are equal exactly when the normal forms are.
+//!
+//! ```
+//! use tensor::dims::{DimPool, Origin};
+//! let mut p = DimPool::new();
+//! let s = p.symbol("s", Origin::Input { input: 0, axis: 1 });
+//! let two = p.constant(2);
+//! let a = p.mul(s, two);
+//! let b = p.add(s, s);
+//! assert_eq!(a, b);
+//! assert_eq!(p.display(a).to_string(), "2*s");
+//! ```
+
+use crate::entity::PrimaryMap;
+use crate::{Diagnostic, Entity, ErrorKind, Result};
+use indexmap::IndexSet;
+use smallvec::SmallVec;
+use std::fmt;
+
+crate::entity! {
+    /// A dim expression in a [`DimPool`].
+    pub struct DimId, "d"
+}
+crate::entity! {
+    /// A symbol in a [`DimPool`].
+    pub struct SymId, "s"
+}
+crate::entity! {
+    /// A symbol or a non-polynomial operation in a [`DimPool`].
+    pub struct AtomId, "t"
+}
+
+/// Where a symbol gets its value at run time.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Origin {
+    /// The extent of a graph input's axis.
+    Input {
+        /// Position of the graph input.
+        input: u32,
+        /// Axis of it.
+        axis: u32,
+    },
+    /// An element of an integer tensor that the graph computes or takes as input; unknown until read.
+    ShapeValue,
+    /// An extent that only the device knows once a kernel ran (NonZero and the like).
+    DeviceResult,
+    /// An extent of a region's parameter (loop-carried values may change shape).
+    Region,
+    /// Not known where from: the rank or extent was missing and no rule could derive it.
+    Unknown,
+}
+
+/// A symbol: its name, origin and facts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    /// Unique in the pool; the model's own name where it has one.
+    pub name: String,
+    /// Where its value comes from.
+    pub origin: Origin,
+    /// Least value (0 unless a fact says more).
+    pub lo: i64,
+    /// Greatest value; `i64::MAX` when not known.
+    pub hi: i64,
+    /// Every value is a multiple of this (at least 1).
+    pub multiple_of: i64,
+}
+
+/// A non-polynomial operation or a symbol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Atom {
+    /// A symbol.
+    Sym(SymId),
+    /// Quotient rounded down.
+    FloorDiv(DimId, DimId),
+    /// Quotient rounded up.
+    CeilDiv(DimId, DimId),
+    /// Remainder with the divisor's sign: `a - b·floordiv(a, b)`.
+    Mod(DimId, DimId),
+    /// The smaller.
+    Min(DimId, DimId),
+    /// The greater.
+    Max(DimId, DimId),
+}
+
+type Monomial = SmallVec<[AtomId; 2]>;
+
+/// Sorted by monomial, coefficients never 0; the constant has the empty monomial.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+struct Poly(SmallVec<[(Monomial, i64); 2]>);
+
+/// Answer of a proof; only [`Proof::Yes`] permits reuse or fusion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Holds for every value the symbols may take.
+    Yes,
+    /// Fails for every value the symbols may take.
+    No,
+    /// Depends, or not decided.
+    Unknown,
+}
+
+/// Builds something from a dim expression, bottom up (host code, an e-graph, a number).
+pub trait DimFolder {
+    /// What a sub-expression becomes.
+    type Out: Clone;
+    /// A constant.
+    fn constant(&mut self, c: i64) -> Self::Out;
+    /// A symbol.
+    fn symbol(&mut self, s: SymId) -> Self::Out;
+    /// A binary operation.
+    fn binary(&mut self, op: DimOp, a: Self::Out, b: Self::Out) -> Self::Out;
+}
+
+/// The operations a [`DimFolder`] sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DimOp {
+    /// Sum.
+    Add,
+    /// Product.
+    Mul,
+    /// Quotient rounded down.
+    FloorDiv,
+    /// Quotient rounded up.
+    CeilDiv,
+    /// Remainder with the divisor's sign.
+    Mod,
+    /// The smaller.
+    Min,
+    /// The greater.
+    Max,
+}
+
+impl DimOp {
+    /// The value, or `None` on overflow and division by zero.
+    pub fn eval(self, a: i64, b: i64) -> Option<i64> {
+        match self {
+            DimOp::Add => a.checked_add(b),
+            DimOp::Mul => a.checked_mul(b),
+            DimOp::FloorDiv => floor_div(a, b),
+            DimOp::CeilDiv => {
+                floor_div(a, b).and_then(|q| if q.checked_mul(b)? == a { Some(q) } else { q.checked_add(1) })
+            }
+            DimOp::Mod => floor_div(a, b).and_then(|q| a.checked_sub(q.checked_mul(b)?)),
+            DimOp::Min => Some(a.min(b)),
+            DimOp::Max => Some(a.max(b)),
+        }
+    }
+    /// Name in text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            DimOp::Add => "+",
+            DimOp::Mul => "*",
+            DimOp::FloorDiv => "floordiv",
+            DimOp::CeilDiv => "ceildiv",
+            DimOp::Mod => "mod",
+            DimOp::Min => "min",
+            DimOp::Max => "max",
+        }
+    }
+}
+
+fn floor_div(a: i64, b: i64) -> Option<i64> {
+    let q = a.checked_div(b)?;
+    if a % b != 0 && (a < 0) != (b < 0) { q.checked_sub(1) } else { Some(q) }
+}
+
+/// The pool of a module: every dim expression once.
+#[derive(Clone, Debug, Default)]
+pub struct DimPool {
+    polys: IndexSet<Poly>,
+    atoms: IndexSet<Atom>,
+    symbols: PrimaryMap<SymId, Symbol>,
+    /// Overflow while building is remembered, not lost: see [`DimPool::overflowed`].
+    overflowed: bool,
+}
+
+impl DimPool {
+    /// An empty pool.
+    pub fn new() -> DimPool {
+        DimPool::default()
+    }
+
+    fn intern(&mut self, mut p: Poly) -> DimId {
+        p.0.retain(|(_, c)| *c != 0);
+        p.0.sort_by(|a, b| (a.0.len(), &a.0).cmp(&(b.0.len(), &b.0)));
+        DimId::new(self.polys.insert_full(p).0)
+    }
+    fn poly(&self, d: DimId) -> &Poly {
+        &self.polys[d.index()]
+    }
+    fn atom_dim(&mut self, a: Atom) -> DimId {
+        let id = AtomId::new(self.atoms.insert_full(a).0);
+        self.intern(Poly(SmallVec::from_iter([(Monomial::from_iter([id]), 1)])))
+    }
+
+    /// A constant.
+    pub fn constant(&mut self, c: i64) -> DimId {
+        self.intern(Poly(SmallVec::from_iter([(Monomial::new(), c)])))
+    }
+    /// A new symbol with values from 0 up. A taken name gets a number appended.
+    pub fn symbol(&mut self, name: &str, origin: Origin) -> DimId {
+        let taken = |n: &str, s: &PrimaryMap<SymId, Symbol>| s.values().any(|x| x.name == n);
+        let mut unique = name.to_string();
+        let mut k = self.symbols.len();
+        while unique.is_empty() || taken(&unique, &self.symbols) {
+            unique = format!("{name}_{k}");
+            k += 1;
+        }
+        let s = self.symbols.push(Symbol { name: unique, origin, lo: 0, hi: i64::MAX, multiple_of: 1 });
+        self.atom_dim(Atom::Sym(s))
+    }
+    /// The dim of an existing symbol.
+    pub fn sym_dim(&mut self, s: SymId) -> DimId {
+        self.atom_dim(Atom::Sym(s))
+    }
+    /// The symbol of that name.
+    pub fn find_symbol(&self, name: &str) -> Option<SymId> {
+        self.symbols.iter().find(|(_, s)| s.name == name).map(|(k, _)| k)
+    }
+    /// Name, origin and facts of a symbol.
+    pub fn sym(&self, s: SymId) -> &Symbol {
+        &self.symbols[s]
+    }
+    /// The same, to add facts. Facts only become more precise.
+    pub fn sym_mut(&mut self, s: SymId) -> &mut Symbol {
+        &mut self.symbols[s]
+    }
+    /// All symbols in order of creation.
+    pub fn symbols(&self) -> impl ExactSizeIterator<Item = (SymId, &Symbol)> {
+        self.symbols.iter()
+    }
+    /// Whether building any expression overflowed i64; the importer and shape inference turn this into a `Limit` error.
+    pub fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    /// The value when it is a constant.
+    pub fn as_const(&self, d: DimId) -> Option<i64> {
+        match self.poly(d).0.as_slice() {
+            [] => Some(0),
+            [(m, c)] if m.is_empty() => Some(*c),
+            _ => None,
+        }
+    }
+    /// The symbol when it is exactly one.
+    pub fn as_symbol(&self, d: DimId) -> Option<SymId> {
+        match self.poly(d).0.as_slice() {
+            [(m, 1)] if m.len() == 1 => match self.atoms[m[0].index()] {
+                Atom::Sym(s) => Some(s),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn check(&mut self, v: Option<i64>) -> i64 {
+        v.unwrap_or_else(|| {
+            self.overflowed = true;
+            0
+        })
+    }
+
+    /// Sum.
+    pub fn add(&mut self, a: DimId, b: DimId) -> DimId {
+        let mut p = self.poly(a).clone();
+        for (m, c) in self.poly(b).0.clone() {
+            match p.0.iter().position(|(n, _)| *n == m) {
+                Some(i) => p.0[i].1 = self.check(p.0[i].1.checked_add(c)),
+                None => p.0.push((m, c)),
+            }
+        }
+        self.intern(p)
+    }
+    /// Difference.
+    pub fn sub(&mut self, a: DimId, b: DimId) -> DimId {
+        let minus = self.constant(-1);
+        let b = self.mul(b, minus);
+        self.add(a, b)
+    }
+    /// Product.
+    pub fn mul(&mut self, a: DimId, b: DimId) -> DimId {
+        let (pa, pb) = (self.poly(a).clone(), self.poly(b).clone());
+        let mut out = Poly::default();
+        for (ma, ca) in &pa.0 {
+            for (mb, cb) in &pb.0 {
+                let mut m: Monomial = ma.iter().chain(mb).copied().collect();
+                m.sort();
+                let c = self.check(ca.checked_mul(*cb));
+                match out.0.iter().position(|(n, _)| *n == m) {
+                    Some(i) => out.0[i].1 = self.check(out.0[i].1.checked_add(c)),
+                    None => out.0.push((m, c)),
+                }
+            }
+        }
+        self.intern(out)
+    }
+    /// Product of all.
+    pub fn product(&mut self, ds: impl IntoIterator<Item = DimId>) -> DimId {
+        let one = self.constant(1);
+        ds.into_iter().fold(one, |a, d| self.mul(a, d))
+    }
+    /// Quotient rounded down. Division by a constant 0 gives an opaque term whose evaluation fails.
+    pub fn floordiv(&mut self, a: DimId, b: DimId) -> DimId {
+        if let Some(q) = self.exact_quotient(a, b) {
+            return q;
+        }
+        match (self.as_const(a), self.as_const(b)) {
+            (Some(x), Some(y)) if y != 0 => {
+                let v = self.check(floor_div(x, y));
+                return self.constant(v);
+            }
+            // (k·q + r) / k = q + r / k
+            (None, Some(k)) if k > 1 => {
+                let (whole, rest) = self.split_multiple(a, k);
+                if self.as_const(whole) != Some(0) {
+                    let k = self.constant(k);
+                    let r = self.floordiv(rest, k);
+                    return self.add(whole, r);
+                }
+                let (lo, hi) = self.range(a);
+                if lo >= 0 && hi < k {
+                    return self.constant(0);
+                }
+            }
+            _ => {}
+        }
+        self.atom_dim(Atom::FloorDiv(a, b))
+    }
+    /// Quotient rounded up.
+    pub fn ceildiv(&mut self, a: DimId, b: DimId) -> DimId {
+        if let Some(q) = self.exact_quotient(a, b) {
+            return q;
+        }
+        match (self.as_const(a), self.as_const(b)) {
+            (Some(x), Some(y)) if y != 0 => {
+                let v = self.check(DimOp::CeilDiv.eval(x, y));
+                self.constant(v)
+            }
+            (_, Some(k)) if k > 0 => {
+                let km1 = self.constant(k - 1);
+                let s = self.add(a, km1);
+                self.floordiv(s, b)
+            }
+            _ => self.atom_dim(Atom::CeilDiv(a, b)),
+        }
+    }
+    /// Remainder with the divisor's sign.
+    pub fn modulo(&mut self, a: DimId, b: DimId) -> DimId {
+        if self.exact_quotient(a, b).is_some() {
+            return self.constant(0);
+        }
+        match (self.as_const(a), self.as_const(b)) {
+            (Some(x), Some(y)) if y != 0 => {
+                let v = self.check(DimOp::Mod.eval(x, y));
+                return self.constant(v);
+            }
+            (None, Some(k)) if k > 1 => {
+                let (whole, rest) = self.split_multiple(a, k);
+                if self.as_const(whole) != Some(0) {
+                    return self.modulo(rest, b);
+                }
+                let (lo, hi) = self.range(a);
+                if lo >= 0 && hi < k {
+                    return a;
+                }
+            }
+            _ => {}
+        }
+        self.atom_dim(Atom::Mod(a, b))
+    }
+    /// The smaller.
+    pub fn min(&mut self, a: DimId, b: DimId) -> DimId {
+        match (self.prove_le(a, b), self.prove_le(b, a)) {
+            (Proof::Yes, _) => a,
+            (_, Proof::Yes) => b,
+            _ => self.atom_dim(Atom::Min(a.min(b), a.max(b))),
+        }
+    }
+    /// The greater.
+    pub fn max(&mut self, a: DimId, b: DimId) -> DimId {
+        match (self.prove_le(a, b), self.prove_le(b, a)) {
+            (Proof::Yes, _) => b,
+            (_, Proof::Yes) => a,
+            _ => self.atom_dim(Atom::Max(a.min(b), a.max(b))),
+        }
+    }
+    /// One binary operation.
+    pub fn binary(&mut self, op: DimOp, a: DimId, b: DimId) -> DimId {
+        match op {
+            DimOp::Add => self.add(a, b),
+            DimOp::Mul => self.mul(a, b),
+            DimOp::FloorDiv => self.floordiv(a, b),
+            DimOp::CeilDiv => self.ceildiv(a, b),
+            DimOp::Mod => self.modulo(a, b),
+            DimOp::Min => self.min(a, b),
+            DimOp::Max => self.max(a, b),
+        }
+    }
+
+    /// `a / b` when it is a polynomial for every value: `b` a non-zero constant dividing all coefficients (or symbols by
+    /// their `multiple_of` fact only when alone), or `b` one monomial that divides every monomial of `a` and is never 0.
+    fn exact_quotient(&mut self, a: DimId, b: DimId) -> Option<DimId> {
+        if let Some(k) = self.as_const(b) {
+            if k == 0 {
+                return None;
+            }
+            let p = self.poly(a);
+            if p.0.iter().all(|(_, c)| c % k == 0) {
+                let q = Poly(p.0.iter().map(|(m, c)| (m.clone(), c / k)).collect());
+                return Some(self.intern(q));
+            }
+            return None;
+        }
+        let (mb, cb) = match self.poly(b).0.as_slice() {
+            [(m, c)] => (m.clone(), *c),
+            _ => return (a == b && self.range(b).0 > 0).then(|| self.constant(1)),
+        };
+        if self.range(b).0 <= 0 {
+            return None;
+        }
+        let mut out = Poly::default();
+        for (m, c) in self.poly(a).0.clone() {
+            if c % cb != 0 {
+                return None;
+            }
+            let mut rest = m;
+            for t in &mb {
+                let i = rest.iter().position(|x| x == t)?;
+                rest.remove(i);
+            }
+            out.0.push((rest, c / cb));
+        }
+        Some(self.intern(out))
+    }
+
+    /// `a = k·whole + rest`, taking out the terms whose coefficients are multiples of `k`.
+    fn split_multiple(&mut self, a: DimId, k: i64) -> (DimId, DimId) {
+        let (mut whole, mut rest) = (Poly::default(), Poly::default());
+        for (m, c) in &self.poly(a).0 {
+            let q = c.div_euclid(k);
+            if c % k == 0 {
+                whole.0.push((m.clone(), q));
+            } else if m.is_empty() && q != 0 {
+                whole.0.push((m.clone(), q));
+                rest.0.push((m.clone(), c.rem_euclid(k)));
+            } else {
+                rest.0.push((m.clone(), *c));
+            }
+        }
+        (self.intern(whole), self.intern(rest))
+    }
+
+    /// Bounds over every value the symbols may take, both inclusive; saturated at the ends of i64.
+    pub fn range(&self, d: DimId) -> (i64, i64) {
+        let (mut lo, mut hi) = (0i128, 0i128);
+        for (m, c) in &self.poly(d).0 {
+            let (mut l, mut h) = (1i128, 1i128);
+            for t in m {
+                let (a, b) = self.atom_range(self.atoms[t.index()]);
+                let (a, b) = (i128::from(a), i128::from(b));
+                let p = [l.saturating_mul(a), l.saturating_mul(b), h.saturating_mul(a), h.saturating_mul(b)];
+                (l, h) = (p.into_iter().min().unwrap_or(0), p.into_iter().max().unwrap_or(0));
+            }
+            let (a, b) = (l.saturating_mul((*c).into()), h.saturating_mul((*c).into()));
+            lo = lo.saturating_add(a.min(b));
+            hi = hi.saturating_add(a.max(b));
+        }
+        let clamp = |x: i128| x.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+        (clamp(lo), clamp(hi))
+    }
+    fn atom_range(&self, a: Atom) -> (i64, i64) {
+        let r = |d| self.range(d);
+        match a {
+            Atom::Sym(s) => (self.symbols[s].lo, self.symbols[s].hi),
+            Atom::Min(a, b) => (r(a).0.min(r(b).0), r(a).1.min(r(b).1)),
+            Atom::Max(a, b) => (r(a).0.max(r(b).0), r(a).1.max(r(b).1)),
+            Atom::Mod(_, b) if r(b).0 > 0 => (0, r(b).1.saturating_sub(1)),
+            Atom::FloorDiv(a, b) | Atom::CeilDiv(a, b) if r(b).0 > 0 && r(a).0 >= 0 => (
+                r(a).0 / r(b).1.max(1),
+                (r(a).1 / r(b).0).saturating_add(i64::from(matches!(self.atom_is_ceil(&Atom::CeilDiv(a, b)), true))),
+            ),
+            _ => (i64::MIN, i64::MAX),
+        }
+    }
+    fn atom_is_ceil(&self, a: &Atom) -> bool {
+        matches!(a, Atom::CeilDiv(..))
+    }
+
+    /// Whether `a = b` for every value the symbols may take.
+    pub fn prove_eq(&mut self, a: DimId, b: DimId) -> Proof {
+        if a == b {
+            return Proof::Yes;
+        }
+        let d = self.sub(a, b);
+        match self.range(d) {
+            (0, 0) => Proof::Yes,
+            (lo, hi) if lo > 0 || hi < 0 => Proof::No,
+            _ => Proof::Unknown,
+        }
+    }
+    /// Whether `a ≤ b` for every value the symbols may take.
+    pub fn prove_le(&mut self, a: DimId, b: DimId) -> Proof {
+        let d = self.sub(b, a);
+        match self.range(d) {
+            (lo, _) if lo >= 0 => Proof::Yes,
+            (_, hi) if hi < 0 => Proof::No,
+            _ => Proof::Unknown,
+        }
+    }
+
+    /// Visits `d` bottom up.
+    pub fn fold<F: DimFolder>(&self, d: DimId, f: &mut F) -> F::Out {
+        let mut sum: Option<F::Out> = None;
+        for (m, c) in self.poly(d).0.iter().rev() {
+            let mut term: Option<F::Out> = None;
+            for t in m {
+                let a = match self.atoms[t.index()] {
+                    Atom::Sym(s) => f.symbol(s),
+                    Atom::FloorDiv(a, b) => self.fold2(DimOp::FloorDiv, a, b, f),
+                    Atom::CeilDiv(a, b) => self.fold2(DimOp::CeilDiv, a, b, f),
+                    Atom::Mod(a, b) => self.fold2(DimOp::Mod, a, b, f),
+                    Atom::Min(a, b) => self.fold2(DimOp::Min, a, b, f),
+                    Atom::Max(a, b) => self.fold2(DimOp::Max, a, b, f),
+                };
+                term = Some(match term {
+                    Some(x) => f.binary(DimOp::Mul, x, a),
+                    None => a,
+                });
+            }
+            let term = match term {
+                None => f.constant(*c),
+                Some(x) if *c == 1 => x,
+                Some(x) => {
+                    let k = f.constant(*c);
+                    f.binary(DimOp::Mul, k, x)
+                }
+            };
+            sum = Some(match sum {
+                Some(x) => f.binary(DimOp::Add, x, term),
+                None => term,
+            });
+        }
+        sum.unwrap_or_else(|| f.constant(0))
+    }
+    fn fold2<F: DimFolder>(&self, op: DimOp, a: DimId, b: DimId, f: &mut F) -> F::Out {
+        let (a, b) = (self.fold(a, f), self.fold(b, f));
+        f.binary(op, a, b)
+    }
+
+    /// The value under `env`.
+    ///
+    /// # Errors
+    /// `Shape` when a symbol has no value, on overflow and on division by zero.
+    pub fn eval(&self, d: DimId, env: &impl Fn(SymId) -> Option<i64>) -> Result<i64> {
+        struct Eval<'a, E>(&'a DimPool, &'a E);
+        impl<E: Fn(SymId) -> Option<i64>> DimFolder for Eval<'_, E> {
+            type Out = Result<i64>;
+            fn constant(&mut self, c: i64) -> Self::Out {
+                Ok(c)
+            }
+            fn symbol(&mut self, s: SymId) -> Self::Out {
+                (self.1)(s).ok_or_else(|| {
+                    Diagnostic::new(ErrorKind::Shape, format!("dim \"{}\" has no value", self.0.sym(s).name))
+                })
+            }
+            fn binary(&mut self, op: DimOp, a: Self::Out, b: Self::Out) -> Self::Out {
+                let (a, b) = (a?, b?);
+                op.eval(a, b)
+                    .ok_or_else(|| Diagnostic::new(ErrorKind::Shape, format!("cannot compute {a} {} {b}", op.name())))
+            }
+        }
+        self.fold(d, &mut Eval(self, env))
+    }
+
+    /// Replaces symbols; `f` returns the replacement or `None` to keep one.
+    pub fn substitute(&mut self, d: DimId, f: &impl Fn(SymId) -> Option<DimId>) -> DimId {
+        struct Subst<'a, F>(&'a mut DimPool, &'a F);
+        impl<F: Fn(SymId) -> Option<DimId>> DimFolder for Subst<'_, F> {
+            type Out = DimId;
+            fn constant(&mut self, c: i64) -> DimId {
+                self.0.constant(c)
+            }
+            fn symbol(&mut self, s: SymId) -> DimId {
+                match (self.1)(s) {
+                    Some(d) => d,
+                    None => self.0.sym_dim(s),
+                }
+            }
+            fn binary(&mut self, op: DimOp, a: DimId, b: DimId) -> DimId {
+                self.0.binary(op, a, b)
+            }
+        }
+        let snapshot = self.clone();
+        snapshot.fold(d, &mut Subst(self, f))
+    }
+
+    /// The symbols `d` depends on, each once, in order of creation.
+    pub fn symbols_of(&self, d: DimId) -> Vec<SymId> {
+        struct Collect(Vec<SymId>);
+        impl DimFolder for Collect {
+            type Out = ();
+            fn constant(&mut self, _: i64) {}
+            fn symbol(&mut self, s: SymId) {
+                self.0.push(s);
+            }
+            fn binary(&mut self, _: DimOp, (): (), (): ()) {}
+        }
+        let mut c = Collect(Vec::new());
+        self.fold(d, &mut c);
+        c.0.sort();
+        c.0.dedup();
+        c.0
+    }
+
+    /// Prints an expression: `2*s + 1`, `floordiv(s, 4)`.
+    pub fn display(&self, d: DimId) -> DimDisplay<'_> {
+        DimDisplay(self, d)
+    }
+}
+
+/// See [`DimPool::display`].
+pub struct DimDisplay<'a>(&'a DimPool, DimId);
+
+impl fmt::Display for DimDisplay<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DimDisplay(pool, d) = *self;
+        let terms = &pool.poly(d).0;
+        if terms.is_empty() {
+            return f.write_str("0");
+        }
+        for (i, (m, c)) in terms.iter().rev().enumerate() {
+            let (sign, mag) = (if *c < 0 { "-" } else { "+" }, c.unsigned_abs());
+            match (i, sign) {
+                (0, "-") => f.write_str("-")?,
+                (0, _) => {}
+                _ => write!(f, " {sign} ")?,
+            }
+            if m.is_empty() || mag != 1 {
+                write!(f, "{mag}")?;
+            }
+            for (k, t) in m.iter().enumerate() {
+                if k > 0 || mag != 1 {
+                    f.write_str("*")?;
+                }
+                let call = |f: &mut fmt::Formatter<'_>, n: &str, a: DimId, b: DimId| {
+                    write!(f, "{n}({}, {})", pool.display(a), pool.display(b))
+                };
+                match pool.atoms[t.index()] {
+                    Atom::Sym(s) => f.write_str(&pool.sym(s).name)?,
+                    Atom::FloorDiv(a, b) => call(f, "floordiv", a, b)?,
+                    Atom::CeilDiv(a, b) => call(f, "ceildiv", a, b)?,
+                    Atom::Mod(a, b) => call(f, "mod", a, b)?,
+                    Atom::Min(a, b) => call(f, "min", a, b)?,
+                    Atom::Max(a, b) => call(f, "max", a, b)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool() -> (DimPool, DimId, DimId) {
+        let mut p = DimPool::new();
+        let s = p.symbol("s", Origin::Unknown);
+        let t = p.symbol("t", Origin::Unknown);
+        (p, s, t)
+    }
+
+    #[test]
+    fn equal_values_have_equal_ids() {
+        let (mut p, s, t) = pool();
+        let k = |p: &mut DimPool, c| p.constant(c);
+        let (two, four) = (k(&mut p, 2), k(&mut p, 4));
+        let st = p.add(s, t);
+        let a = p.mul(st, two);
+        let (b1, b2) = (p.mul(s, two), p.mul(two, t));
+        let b = p.add(b2, b1);
+        assert_eq!(a, b);
+        let s4 = p.mul(s, four);
+        assert_eq!(p.floordiv(s4, four), s);
+        let s4p2 = p.add(s4, two);
+        assert_eq!(p.floordiv(s4p2, four), s);
+        assert_eq!(p.modulo(s4p2, four), two);
+        let d = p.floordiv(s, four);
+        assert_eq!(p.display(d).to_string(), "floordiv(s, 4)");
+    }
+
+    #[test]
+    fn proofs_follow_the_bounds_of_symbols() {
+        let (mut p, s, t) = pool();
+        let one = p.constant(1);
+        let s1 = p.add(s, one);
+        assert_eq!(p.prove_le(s, s1), Proof::Yes);
+        assert_eq!(p.prove_eq(s, s1), Proof::No);
+        assert_eq!(p.prove_eq(s, t), Proof::Unknown);
+        assert_eq!(p.max(s, s1), s1);
+        // s·t / t is s only once t is known not to be 0.
+        let st = p.mul(s, t);
+        assert_ne!(p.floordiv(st, t), s);
+        let sym = p.as_symbol(t).unwrap();
+        p.sym_mut(sym).lo = 1;
+        assert_eq!(p.floordiv(st, t), s);
+    }
+
+    #[test]
+    fn evaluation_rounds_as_documented_and_reports_what_is_missing() {
+        let (mut p, s, t) = pool();
+        let three = p.constant(3);
+        let q = p.floordiv(s, three);
+        let c = p.ceildiv(s, three);
+        let env = |x: SymId| (x == p.as_symbol(s).unwrap()).then_some(-7);
+        assert_eq!((p.eval(q, &env), p.eval(c, &env)), (Ok(-3), Ok(-2)));
+        assert!(p.eval(t, &env).unwrap_err().message().contains("\"t\" has no value"));
+    }
+}
