@@ -52,10 +52,239 @@ pub enum Contract {
     Strided,
 }
 
+macro_rules! buffers {
+    ($d:expr; $($name:literal $access:ident $contract:ident $($opt:ident)?),* $(,)?) => {
+        &[$(BufferDef {
+            name: $name,
+            dtype: $d,
+            access: Access::$access,
+            contract: Contract::$contract,
+            optional: buffers!(@opt $($opt)?),
+        }),*]
+    };
+    (@opt opt) => { true };
+    (@opt) => { false };
+}
+
+const GEMM_INTS: &[&str] = &[
+    "batch",
+    "m",
+    "n",
+    "k",
+    "a_batch_stride",
+    "a_row_stride",
+    "a_col_stride",
+    "b_batch_stride",
+    "b_row_stride",
+    "b_col_stride",
+    "bias_row_stride",
+    "bias_col_stride",
+    "residual_batch_stride",
+    "residual_row_stride",
+    "activation",
+];
+const CONV_INTS: &[&str] = &[
+    "n",
+    "c",
+    "h",
+    "w",
+    "m",
+    "kh",
+    "kw",
+    "group",
+    "stride_h",
+    "stride_w",
+    "pad_top",
+    "pad_left",
+    "dil_h",
+    "dil_w",
+    "oh",
+    "ow",
+    "activation",
+];
+const POOL_INTS: &[&str] = &[
+    "nc",
+    "h",
+    "w",
+    "kh",
+    "kw",
+    "stride_h",
+    "stride_w",
+    "pad_top",
+    "pad_left",
+    "dil_h",
+    "dil_w",
+    "oh",
+    "ow",
+    "kind",
+    "pad_bottom",
+    "pad_right",
+];
+const ATTENTION_INTS: &[&str] = &[
+    "batch",
+    "heads",
+    "s",
+    "t",
+    "d",
+    "e",
+    "q_batch",
+    "q_head",
+    "q_row",
+    "k_batch",
+    "k_head",
+    "k_row",
+    "k_col",
+    "v_batch",
+    "v_head",
+    "v_row",
+    "mask_batch",
+    "mask_head",
+    "mask_row",
+    "mask_col",
+];
+const FILL_INTS: &[&str] = &["rank", "count", "d0", "d1", "d2", "d3", "d4", "d5", "d6", "d7"];
+
+const fn gemm(name: &'static str, d: DType) -> KernelDef {
+    KernelDef {
+        name,
+        buffers: match d {
+            DType::F16 => {
+                buffers!(DType::F16; "a" Read Strided, "b" Read Strided, "bias" Read Strided opt, "residual" Read InnerContiguous opt, "c" Write Contiguous)
+            }
+            _ => {
+                buffers!(DType::F32; "a" Read Strided, "b" Read Strided, "bias" Read Strided opt, "residual" Read InnerContiguous opt, "c" Write Contiguous)
+            }
+        },
+        ints: GEMM_INTS,
+        scalars: &["alpha", "act_lo", "act_hi"],
+        doc: "c[b, m, n] = act(alpha * sum_k a[b, m, k] * b[b, k, n] + bias[m, n] + residual[b, m, n]), sums in f32",
+    }
+}
+const fn conv(name: &'static str, d: DType) -> KernelDef {
+    KernelDef {
+        name,
+        buffers: match d {
+            DType::F16 => {
+                buffers!(DType::F16; "x" Read Contiguous, "w" Read Contiguous, "bias" Read Contiguous opt, "residual" Read Contiguous opt, "y" Write Contiguous)
+            }
+            _ => {
+                buffers!(DType::F32; "x" Read Contiguous, "w" Read Contiguous, "bias" Read Contiguous opt, "residual" Read Contiguous opt, "y" Write Contiguous)
+            }
+        },
+        ints: CONV_INTS,
+        scalars: &["act_lo", "act_hi"],
+        doc: "y = act(conv(x[n, c, h, w], w[m, c/group, kh, kw]) + bias[m] + residual[n, m, oh, ow]), sums in f32",
+    }
+}
+const fn pool(name: &'static str, d: DType) -> KernelDef {
+    KernelDef {
+        name,
+        buffers: match d {
+            DType::F16 => buffers!(DType::F16; "x" Read Contiguous, "y" Write Contiguous),
+            _ => buffers!(DType::F32; "x" Read Contiguous, "y" Write Contiguous),
+        },
+        ints: POOL_INTS,
+        scalars: &[],
+        doc: "y[nc, oh, ow] = max (kind 0), mean over the image (kind 1) or mean over image and padding (kind 2) of windows of x[nc, h, w]",
+    }
+}
+const fn attention(name: &'static str, d: DType) -> KernelDef {
+    KernelDef {
+        name,
+        buffers: match d {
+            DType::F16 => {
+                buffers!(DType::F16; "q" Read InnerContiguous, "k" Read Strided, "v" Read InnerContiguous, "mask" Read Strided opt, "y" Write Contiguous)
+            }
+            _ => {
+                buffers!(DType::F32; "q" Read InnerContiguous, "k" Read Strided, "v" Read InnerContiguous, "mask" Read Strided opt, "y" Write Contiguous)
+            }
+        },
+        ints: ATTENTION_INTS,
+        scalars: &["scale"],
+        doc: "y[b, h, s, e] = softmax(scale * q[b, h, s, d] * k[b, h, t, d]^T + mask) * v[b, h, t, e], softmax in f32",
+    }
+}
+const fn count(name: &'static str, d: DType) -> KernelDef {
+    KernelDef {
+        name,
+        buffers: match d {
+            DType::Bool => &[BOOL_X, COUNT],
+            DType::I64 => &[I64_X, COUNT],
+            DType::I32 => &[I32_X, COUNT],
+            _ => &[F32_X, COUNT],
+        },
+        ints: &["n"],
+        scalars: &[],
+        doc: "count = number of elements of x that are not 0",
+    }
+}
+const fn fill(name: &'static str, d: DType) -> KernelDef {
+    KernelDef {
+        name,
+        buffers: match d {
+            DType::Bool => &[BOOL_X, FILLED],
+            DType::I64 => &[I64_X, FILLED],
+            DType::I32 => &[I32_X, FILLED],
+            _ => &[F32_X, FILLED],
+        },
+        ints: FILL_INTS,
+        scalars: &[],
+        doc: "y[rank, count] = coordinates of the elements of x that are not 0, in row-major order",
+    }
+}
+const fn plain(name: &'static str, dtype: DType, access: Access) -> BufferDef {
+    BufferDef { name, dtype, access, contract: Contract::Contiguous, optional: false }
+}
+const BOOL_X: BufferDef = plain("x", DType::Bool, Access::Read);
+const I64_X: BufferDef = plain("x", DType::I64, Access::Read);
+const I32_X: BufferDef = plain("x", DType::I32, Access::Read);
+const F32_X: BufferDef = plain("x", DType::F32, Access::Read);
+const COUNT: BufferDef = plain("count", DType::I64, Access::Write);
+const FILLED: BufferDef = plain("y", DType::I64, Access::Write);
+
 /// The kernels. A new one goes at the end: ids are positions and stand in artifacts.
-pub static CATALOG: &[KernelDef] = &[];
+pub static CATALOG: &[KernelDef] = &[
+    gemm("gemm.f32", DType::F32),
+    gemm("gemm.f16", DType::F16),
+    conv("conv2d.f32", DType::F32),
+    conv("conv2d.f16", DType::F16),
+    pool("pool2d.f32", DType::F32),
+    pool("pool2d.f16", DType::F16),
+    attention("attention.f32", DType::F32),
+    attention("attention.f16", DType::F16),
+    count("nonzero_count.bool", DType::Bool),
+    count("nonzero_count.f32", DType::F32),
+    count("nonzero_count.i64", DType::I64),
+    count("nonzero_count.i32", DType::I32),
+    fill("nonzero_fill.bool", DType::Bool),
+    fill("nonzero_fill.f32", DType::F32),
+    fill("nonzero_fill.i64", DType::I64),
+    fill("nonzero_fill.i32", DType::I32),
+];
 
 /// The id of a kernel.
 pub fn find(name: &str) -> Option<u32> {
     CATALOG.iter().position(|k| k.name == name).and_then(|i| u32::try_from(i).ok())
+}
+
+/// Activation codes of GEMM and convolution.
+pub mod activation {
+    /// y = x
+    pub const NONE: i64 = 0;
+    /// max(x, 0)
+    pub const RELU: i64 = 1;
+    /// x/2 (1 + erf(x/√2))
+    pub const GELU: i64 = 2;
+    /// x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))
+    pub const GELU_TANH: i64 = 3;
+    /// x · sigmoid(x)
+    pub const SILU: i64 = 4;
+    /// 1 / (1 + exp(-x))
+    pub const SIGMOID: i64 = 5;
+    /// tanh(x)
+    pub const TANH: i64 = 6;
+    /// min(max(x, act_lo), act_hi)
+    pub const CLIP: i64 = 7;
+    /// min(max(act_lo · x + act_hi, 0), 1)
+    pub const HARD_SIGMOID: i64 = 8;
 }
