@@ -147,6 +147,8 @@ pub struct NodeData<D: Dialect> {
     pub outs: SmallVec<[Value; 2]>,
     /// Bodies of control-flow ops, in the order of the row's graph attributes.
     pub regions: SmallVec<[RegionId; 2]>,
+    /// How many of the last operands are captures of the bodies (see [`Graph`]); 0 without bodies.
+    pub n_captures: u32,
     /// The node of the model it comes from.
     pub origin: Origin,
 }
@@ -185,7 +187,8 @@ impl<D: Dialect> Graph<D> {
     pub fn add_const(&mut self, c: ConstId, ty: D::Ty, name: impl Into<Arc<str>>) -> Value {
         self.values.push(ValueData { ty, def: Def::Const(c), name: name.into() })
     }
-    /// Appends a node with one result per entry of `outs` (type and name).
+    /// Appends a node with one result per entry of `outs` (type and name). Where bodies capture operands, set
+    /// [`NodeData::n_captures`] afterwards.
     pub fn add_node(
         &mut self,
         op: D::Op,
@@ -201,6 +204,7 @@ impl<D: Dialect> Graph<D> {
             ins: ins.into_iter().collect(),
             outs: SmallVec::new(),
             regions: regions.into_iter().collect(),
+            n_captures: 0,
             origin,
         });
         for (i, (ty, name)) in outs.into_iter().enumerate() {

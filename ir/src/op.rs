@@ -273,6 +273,8 @@ pub struct InferCtx<'a> {
     pub symbols: &'a mut Vec<DimId>,
     /// How many of `symbols` this visit has handed out.
     pub n_symbols: usize,
+    /// Operands whose elements the rule needs as dims and does not know: see [`InferCtx::need_values`].
+    pub demands: SmallVec<[usize; 2]>,
 }
 
 /// An operand as a shape rule sees it.
@@ -311,6 +313,15 @@ impl<'a> InferCtx<'a> {
     /// Elements of operand `i` as dims, when known.
     pub fn values(&self, i: usize) -> Option<Shape> {
         self.ins.get(i)?.as_ref()?.values.cloned()
+    }
+    /// Elements of operand `i` as dims where extents of the result depend on them. When they are not known, inference gives
+    /// each element a symbol that is read at run time (if the operand is a small integer tensor) and visits the node again.
+    pub fn need_values(&mut self, i: usize) -> Option<Shape> {
+        let v = self.values(i);
+        if v.is_none() && self.has(i) {
+            self.demands.push(i);
+        }
+        v
     }
     /// Elements of operand `i` as constants, when all are known.
     pub fn const_ints(&self, i: usize) -> Option<Vec<i64>> {
