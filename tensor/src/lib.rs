@@ -21,6 +21,8 @@ mod dtype_small;
 mod entity;
 mod host;
 pub mod map;
+pub mod onnx_pb;
+pub mod pb;
 
 pub use diagnostic::{Diagnostic, ErrorKind, Result};
 pub use dims::{DimId, DimPool, SymId};
