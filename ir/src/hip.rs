@@ -1,7 +1,12 @@
 //! The HIP dialect: buffers, views and kernel calls in destination-passing style.
 //!
 //! Values are buffers. `Alloc`, `Output`, `View` and constants define them; every other op reads some and writes others, in
-//! the order of the graph. Each op names its backend. Extents are dims of the module; a `Readback` gives a symbol its value.
+//! the order of the graph. Each op names its backend. Extents are dims of the module; a `Readback` gives a symbol its value, and
+//! so do `If` and `Loop`. A symbol is known from the node that defines it to the end of that node's region.
+//!
+//! Kernels read device and host-mapped buffers and write device buffers; the host writes host-mapped buffers (`StoreDims`) and
+//! works on host and host-mapped ones. A host-mapped buffer is written once, so the host never waits before it writes; its bytes
+//! are not reused within a run. An absent operand of a `Call` is a null buffer. Scratch buffers come after the results.
 
 use crate::graph::Dialect;
 use crate::nest::Nest;
@@ -95,10 +100,77 @@ pub enum HipOp {
         /// Greatest legal value; a larger or negative one fails the run.
         max: DimId,
     },
-    /// Structured branch: operand 0 is the condition, regions 0 and 1 write the same destination operands.
-    If,
-    /// Structured loop; see `docs/IR.md`.
-    Loop,
+    /// Structured branch.
+    ///
+    /// Operands: the condition (one bool, read by the host: a sync point), then captures. Regions: then, else; the parameters of
+    /// both are the captures, in order. Results: one per output of a region, contiguous.
+    ///
+    /// Every output of a region is a buffer that the region allocates itself (`Alloc`, each listed once), contiguous, of the dtype
+    /// and space of the result. At the end of the region taken, the outputs are copied into the results, which are buffers of their
+    /// own that live until their last use. A planner may lay an output and its result over each other instead.
+    ///
+    /// Result shapes are in terms of symbols known before the branch and of `dims`. Where a result's shape depends on `dims` its
+    /// size is known only at the end of the region taken: it lives in a pool domain of its own, reserved there.
+    If {
+        /// Symbols that the branch defines: known after it, as the value of one or the other expression at the end of the region.
+        dims: Vec<BranchDim>,
+    },
+    /// Structured loop.
+    ///
+    /// Operands: the condition before the first iteration (one bool, read by the host) or none, then the initial carried values,
+    /// then captures. Region 0: parameters are the carried values, then the captures. Its outputs are the condition for the next
+    /// iteration (when `cond`), then the next carried values. Results: the carried values after the last iteration, contiguous.
+    ///
+    /// As with `If`, every carried output is a buffer that the body allocates itself, each listed once, contiguous; the condition may
+    /// be any buffer of one bool. Each carried value has a state buffer: the initial operand is copied into it before the loop (row
+    /// major: the operand may be strided), the parameter is that buffer, the output is copied into it at the end of an iteration,
+    /// and the result is that buffer. All outputs are complete before the first copy, so values may be swapped. Where the shape
+    /// depends on `dims`, the state lives in a pool domain of its own, which is reserved again before each copy: its old content
+    /// is dead by then.
+    ///
+    /// Scan outputs are captures: buffers of `trips` slices, of which iteration `iter` writes one through a view.
+    Loop(Box<LoopOp>),
+}
+
+/// A symbol that [`HipOp::If`] defines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BranchDim {
+    /// The symbol.
+    pub sym: SymId,
+    /// Its value when region 0 was taken, over symbols known at the end of that region.
+    pub then: DimId,
+    /// Its value when region 1 was taken, over symbols known at the end of that region.
+    pub els: DimId,
+}
+
+/// What a [`HipOp::Loop`] does besides its body.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LoopOp {
+    /// Greatest number of iterations (a negative one means none); `None` runs until the condition is false.
+    pub trips: Option<DimId>,
+    /// Whether operand 0 and output 0 of the body are conditions; else operand 0 is absent and the outputs are the carried values.
+    pub cond: bool,
+    /// Number of carried values.
+    pub n_carried: u32,
+    /// The number of the iteration, from 0; known in the body.
+    pub iter: SymId,
+    /// Symbols that are the number of iterations run; known after the loop.
+    pub counts: Vec<SymId>,
+    /// Symbols of carried values' shapes.
+    pub dims: Vec<LoopDim>,
+}
+
+/// A symbol whose value changes from one iteration of a [`HipOp::Loop`] to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LoopDim {
+    /// Known in the body.
+    pub sym: SymId,
+    /// Its value in the first iteration, over symbols known before the loop.
+    pub init: DimId,
+    /// Its value in the next iteration, over symbols known at the end of the body.
+    pub next: DimId,
+    /// The symbol that has its last value after the loop.
+    pub result: Option<SymId>,
 }
 
 /// A call of a catalog kernel.
@@ -122,7 +194,7 @@ impl HipOp {
             HipOp::Call(_) => "kernel",
             HipOp::HostCall { .. } => "host",
             HipOp::Copy => "copy",
-            HipOp::If | HipOp::Loop => "control",
+            HipOp::If { .. } | HipOp::Loop(_) => "control",
             _ => "none",
         }
     }
