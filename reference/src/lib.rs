@@ -3,3 +3,5 @@
 //! This crate knows no graph, no attribute list and no device: functions take tensors and plain parameters.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
+
+pub mod data;

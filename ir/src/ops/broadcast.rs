@@ -1,0 +1,131 @@
+//! Numpy broadcasting of symbolic shapes, and of integer tensors whose elements are known as dims.
+
+use crate::op::InferCtx;
+use crate::ty::Shape;
+use tensor::dims::Proof;
+use tensor::{DType, DimId, DimPool, Result};
+
+/// The broadcast of shapes, aligned at their last axes. Where two extents are not known to be equal and neither is 1, they are
+/// required to be equal: a symbol that may be 1 at run time against another extent becomes a guard, never a choice.
+///
+/// # Errors
+/// `Shape` when two extents can never be equal.
+pub fn broadcast(c: &mut InferCtx, shapes: &[Shape]) -> Result<Shape> {
+    let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
+    let one = c.dims.constant(1);
+    let mut out = Shape::from_elem(one, rank);
+    for s in shapes {
+        let pad = rank - s.len();
+        for (axis, &d) in s.iter().enumerate() {
+            out[pad + axis] = join(c, out[pad + axis], d, &format!("broadcast along axis {}", pad + axis))?;
+        }
+    }
+    Ok(out)
+}
+
+/// The broadcast of two extents; see [`broadcast`].
+///
+/// # Errors
+/// `Shape` when they can never be equal.
+pub fn join(c: &mut InferCtx, a: DimId, b: DimId, what: &str) -> Result<DimId> {
+    match (c.dims.as_const(a), c.dims.as_const(b)) {
+        (_, Some(1)) => return Ok(a),
+        (Some(1), _) => return Ok(b),
+        _ if a == b => return Ok(a),
+        _ => {}
+    }
+    c.require_eq(a, b, what)?;
+    // The constant is the better known of the two.
+    Ok(if c.dims.as_const(b).is_some() { b } else { a })
+}
+
+/// The broadcast of all present operands from `first` on; `None` while a rank is unknown.
+///
+/// # Errors
+/// As [`broadcast`].
+pub fn broadcast_operands(c: &mut InferCtx, operands: &[usize]) -> Result<Option<Shape>> {
+    let shapes: Option<Vec<Shape>> = operands.iter().filter(|&&i| c.has(i)).map(|&i| c.shape(i)).collect();
+    match shapes {
+        Some(s) => broadcast(c, &s).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Requires `from` to broadcast to `to` without changing it (the second operand of PRelu, scales of norms).
+///
+/// # Errors
+/// `Shape` when it never does.
+pub fn require_broadcasts_to(c: &mut InferCtx, from: &Shape, to: &Shape, what: &str) -> Result<()> {
+    if from.len() > to.len() {
+        let (a, b) = (from.len(), to.len());
+        let name = c.def.name;
+        return Err(
+            c.error(tensor::ErrorKind::Shape, format!("{name}: {what} has rank {a}, more than the {b} of the data"))
+        );
+    }
+    for (&f, &t) in from.iter().rev().zip(to.iter().rev()) {
+        if c.dims.as_const(f) != Some(1) {
+            c.require_eq(f, t, what)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sets result `out` to the broadcast of operands, of type `dtype`.
+///
+/// # Errors
+/// As [`broadcast`].
+pub fn set_broadcast(c: &mut InferCtx, out: usize, dtype: DType, operands: &[usize]) -> Result<()> {
+    match broadcast_operands(c, operands)? {
+        Some(s) => c.set(out, dtype, s),
+        None => c.set_unranked(out, dtype),
+    }
+    Ok(())
+}
+
+/// Elements of operand `i` as dims: known by inference, or read from a small integer or bool constant of rank 0 or 1.
+pub fn elements(c: &mut InferCtx, i: usize) -> Option<Shape> {
+    if let Some(v) = c.values(i) {
+        return Some(v);
+    }
+    let x = c.ins.get(i)?.as_ref()?;
+    let k = &c.consts[x.konst?];
+    if !(k.dtype.is_int() || k.dtype == DType::Bool) || k.shape.len() > 1 || k.n_elems() > 64 {
+        return None;
+    }
+    let ints = k.read().ok()?.to_i64_vec();
+    Some(ints.into_iter().map(|v| c.dims.constant(v)).collect())
+}
+
+/// Computes the elements of result 0, when the elements of all `operands` are known as dims and the result has rank 0 or 1.
+/// `f` gets one element of each operand; `None` gives up.
+pub fn map_values(c: &mut InferCtx, operands: &[usize], f: impl Fn(&mut DimPool, &[DimId]) -> Option<DimId>) {
+    let Some(out) = c.outs.first().and_then(|t| t.shape()).filter(|s| s.len() <= 1).cloned() else { return };
+    let n = out.first().map_or(Some(1), |&d| c.dims.as_const(d)).and_then(|n| usize::try_from(n).ok());
+    let Some(n) = n.filter(|&n| n <= 64) else { return };
+    let mut elems = Vec::with_capacity(operands.len());
+    for &i in operands {
+        match elements(c, i) {
+            Some(v) if v.len() == n || v.len() == 1 => elems.push(v),
+            _ => return,
+        }
+    }
+    let values: Option<Shape> = (0..n)
+        .map(|k| {
+            let args: Vec<DimId> = elems.iter().map(|v| v[if v.len() == 1 { 0 } else { k }]).collect();
+            f(c.dims, &args)
+        })
+        .collect();
+    if let Some(v) = values {
+        c.set_values(0, v);
+    }
+}
+
+/// A 0 or 1 for a proof; `None` while undecided.
+pub fn truth(dims: &mut DimPool, p: Proof) -> Option<DimId> {
+    match p {
+        Proof::Yes => Some(dims.constant(1)),
+        Proof::No => Some(dims.constant(0)),
+        Proof::Unknown => None,
+    }
+}
