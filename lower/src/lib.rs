@@ -6,3 +6,14 @@
 #![deny(missing_docs)]
 
 pub mod host;
+
+pub mod plan;
+mod plan_offsets;
+mod plan_pack;
+mod plan_scan;
+
+#[cfg(test)]
+mod plan_tests;
+
+pub mod check;
+pub mod fuzz;
