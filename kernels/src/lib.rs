@@ -6,4 +6,5 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod catalog;
+pub mod cpu;
 pub mod team;

@@ -1,0 +1,333 @@
+//! Every CPU kernel against plain loops in f64, in every tier, on one thread and on several.
+
+use half::f16;
+use kernels::catalog::{self, CATALOG};
+use kernels::cpu::{self, Args, Tier};
+use kernels::team::{Solo, Team};
+use rand::{Rng, SeedableRng};
+
+/// Runs each range on a thread of its own.
+struct Threads(usize);
+impl Team for Threads {
+    fn n_threads(&self) -> usize {
+        self.0
+    }
+    fn run(&self, n: usize, grain: usize, task: &(dyn Fn(usize, usize) + Sync)) {
+        let step = n.div_ceil(self.0).max(grain).max(1);
+        std::thread::scope(|s| {
+            for begin in (0..n).step_by(step) {
+                s.spawn(move || task(begin, (begin + step).min(n)));
+            }
+        });
+    }
+}
+
+struct Rand(rand_chacha::ChaCha8Rng);
+impl Rand {
+    fn new(seed: u64) -> Rand {
+        Rand(rand_chacha::ChaCha8Rng::seed_from_u64(seed))
+    }
+    fn vec(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| f16::from_f32(self.0.random_range(-1.0..1.0)).to_f32()).collect()
+    }
+    fn of(&mut self, from: &[usize]) -> usize {
+        from[self.0.random_range(0..from.len())]
+    }
+}
+
+fn tiers() -> Vec<Tier> {
+    let mut t = vec![Tier::Portable];
+    if Tier::detect() != Tier::Portable {
+        t.push(Tier::detect());
+    }
+    t
+}
+
+/// Calls `name`.f32 and `name`.f16 in every tier and with several teams; compares with `want` and for equal bits between teams.
+fn check(
+    name: &str,
+    inputs: &[Option<Vec<f32>>],
+    n_out: usize,
+    ints: &[i64],
+    scalars: &[f64],
+    want: &[f64],
+    what: &str,
+) {
+    let scale = want.iter().filter(|x| x.is_finite()).fold(1e-3f64, |a, x| a.max(x.abs()));
+    for tier in tiers() {
+        let mut first: Option<Vec<f32>> = None;
+        for team in [&Solo as &dyn Team, &Threads(2), &Threads(3)] {
+            let mut out = vec![7f32; n_out + 4];
+            let mut bufs: Vec<u64> = inputs.iter().map(|b| b.as_ref().map_or(0, |b| b.as_ptr() as u64)).collect();
+            bufs.push(out.as_mut_ptr() as u64);
+            let id = catalog::find(&format!("{name}.f32")).unwrap();
+            // SAFETY: buffers have the sizes that the integers say.
+            unsafe { cpu::run(id, tier, team, &Args { bufs: &bufs, ints, scalars }) }.unwrap();
+            for (i, (got, want)) in out.iter().zip(want).enumerate() {
+                let close = (f64::from(*got) - want).abs() <= 1e-5 * scale || (got.is_nan() && want.is_nan());
+                assert!(close, "{name} {tier:?} {what}: element {i} is {got}, not {want}");
+            }
+            assert_eq!(&out[n_out..], &[7.0; 4], "{name} wrote beyond its output");
+            out.truncate(n_out);
+            let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            match &first {
+                None => first = Some(out),
+                Some(f) => assert_eq!(bits(f), bits(&out), "{name} {tier:?} {what}: threads change bits"),
+            }
+        }
+        let half: Vec<Option<Vec<f16>>> =
+            inputs.iter().map(|b| b.as_ref().map(|b| b.iter().map(|&x| f16::from_f32(x)).collect())).collect();
+        let mut out = vec![f16::ZERO; n_out];
+        let mut bufs: Vec<u64> = half.iter().map(|b| b.as_ref().map_or(0, |b| b.as_ptr() as u64)).collect();
+        bufs.push(out.as_mut_ptr() as u64);
+        let id = catalog::find(&format!("{name}.f16")).unwrap();
+        // SAFETY: buffers have the sizes that the integers say.
+        unsafe { cpu::run(id, tier, &Solo, &Args { bufs: &bufs, ints, scalars }) }.unwrap();
+        for (i, (got, want)) in out.iter().zip(want).enumerate() {
+            let close = (got.to_f64() - want).abs() <= 1e-3 * scale || (got.is_nan() && want.is_nan());
+            assert!(close, "{name}.f16 {tier:?} {what}: element {i} is {got}, not {want}");
+        }
+    }
+}
+
+fn activate(code: i64, x: f64, lo: f64, hi: f64) -> f64 {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    // erf by its series: enough for the values here.
+    let erf = |x: f64| {
+        let (mut term, mut sum) = (x, x);
+        for n in 1..60 {
+            term *= -x * x / f64::from(n);
+            sum += term / f64::from(2 * n + 1);
+        }
+        sum * std::f64::consts::FRAC_2_SQRT_PI
+    };
+    match code {
+        1 => x.max(0.0),
+        2 if x.abs() > 5.0 => x.max(0.0),
+        2 => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
+        3 => 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
+        4 => x * sigmoid(x),
+        5 => sigmoid(x),
+        6 => x.tanh(),
+        7 => x.clamp(lo, hi),
+        8 => (lo * x + hi).clamp(0.0, 1.0),
+        _ => x,
+    }
+}
+
+#[test]
+fn gemm_matches_plain_loops() {
+    let mut r = Rand::new(1);
+    let mut covered = [0; 9];
+    for case in 0..120 {
+        let batch = r.of(&[1, 1, 2, 3]);
+        let (m, n, k) =
+            (r.of(&[1, 2, 5, 6, 7, 33, 130]), r.of(&[1, 3, 16, 17, 64, 65, 200, 300]), r.of(&[0, 1, 7, 64, 257, 600]));
+        let (ta, tb, shared_b) = (r.of(&[0, 1]) == 1, r.of(&[0, 1]) == 1, r.of(&[0, 1]) == 1);
+        let act = r.of(&[0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        covered[act] += 1;
+        let alpha = r.of(&[1, 2]) as f64 * 0.5;
+        let (bias_kind, with_res) = (r.of(&[0, 1, 2, 3]), r.of(&[0, 1]) == 1);
+        let (a_r, a_c) = if ta { (1, m) } else { (k, 1) };
+        let (b_r, b_c) = if tb { (1, k) } else { (n, 1) };
+        let b_b = if shared_b { 0 } else { k * n };
+        let (bias_r, bias_c, bias_n) = match bias_kind {
+            1 => (0, 1, n),
+            2 => (1, 0, m),
+            _ => (n, 1, m * n),
+        };
+        let (a, b) = (r.vec(batch * m * k), r.vec(if shared_b { k * n } else { batch * k * n }));
+        let bias = (bias_kind > 0).then(|| r.vec(bias_n));
+        let res = with_res.then(|| r.vec(batch * m * n));
+        let mut want = vec![0f64; batch * m * n];
+        for (idx, w) in want.iter_mut().enumerate() {
+            let (bi, i, j) = (idx / (m * n), idx / n % m, idx % n);
+            let dot: f64 = (0..k)
+                .map(|p| f64::from(a[bi * m * k + i * a_r + p * a_c]) * f64::from(b[bi * b_b + p * b_r + j * b_c]))
+                .sum();
+            let mut v = dot * alpha;
+            v += bias.as_ref().map_or(0.0, |b| b[i * bias_r + j * bias_c].into());
+            v += res.as_ref().map_or(0.0, |r| r[idx].into());
+            *w = activate(act as i64, v, -0.25, 0.5);
+        }
+        let ints = [batch, m, n, k, m * k, a_r, a_c, b_b, b_r, b_c, bias_r, bias_c, m * n, n, act].map(|x| x as i64);
+        let what = format!("case {case}: {batch}x{m}x{n}x{k} ta {ta} tb {tb} act {act} bias {bias_kind}");
+        check("gemm", &[Some(a), Some(b), bias, res], batch * m * n, &ints, &[alpha, -0.25, 0.5], &want, &what);
+    }
+    assert!(covered.iter().all(|&c| c > 0), "activations drawn: {covered:?}");
+}
+
+#[test]
+fn conv2d_matches_plain_loops() {
+    let mut r = Rand::new(2);
+    for case in 0..120 {
+        let (n, group) = (r.of(&[1, 2]), r.of(&[1, 1, 2, 4, 12]));
+        let (cg, mg) = (r.of(&[1, 1, 3, 8, 40]), r.of(&[1, 2, 7, 20]));
+        let (c, m) = (cg * group, mg * group);
+        let (h, w) = (r.of(&[1, 5, 9, 18, 33]), r.of(&[1, 6, 17, 35]));
+        let (kh, kw) = (r.of(&[1, 1, 2, 3]).min(h), r.of(&[1, 1, 3, 5]).min(w));
+        let (sh, sw, dh, dw) = (r.of(&[1, 1, 2]), r.of(&[1, 1, 2, 3]), r.of(&[1, 1, 2]), r.of(&[1, 1, 2]));
+        let (pt, pl, pb, pr) = (r.of(&[0, 1, 2]), r.of(&[0, 1, 2]), r.of(&[0, 1]), r.of(&[0, 1, 3]));
+        let (eh, ew) = ((kh - 1) * dh + 1, (kw - 1) * dw + 1);
+        if h + pt + pb < eh || w + pl + pr < ew {
+            continue;
+        }
+        let (oh, ow) = ((h + pt + pb - eh) / sh + 1, (w + pl + pr - ew) / sw + 1);
+        let act = r.of(&[0, 1, 7, 8]);
+        let (x, wt) = (r.vec(n * c * h * w), r.vec(m * cg * kh * kw));
+        let bias = (r.of(&[0, 1]) == 1).then(|| r.vec(m));
+        let res = (r.of(&[0, 1]) == 1).then(|| r.vec(n * m * oh * ow));
+        let mut want = vec![0f64; n * m * oh * ow];
+        for (idx, o) in want.iter_mut().enumerate() {
+            let (img, ch, oy, ox) = (idx / (m * oh * ow), idx / (oh * ow) % m, idx / ow % oh, idx % ow);
+            let mut v = bias.as_ref().map_or(0.0, |b| b[ch].into()) + res.as_ref().map_or(0.0, |r| f64::from(r[idx]));
+            for ic in 0..cg {
+                for ky in 0..kh {
+                    for kx in 0..kw {
+                        let (y, xx) =
+                            ((oy * sh + ky * dh) as isize - pt as isize, (ox * sw + kx * dw) as isize - pl as isize);
+                        if y >= 0 && xx >= 0 && (y as usize) < h && (xx as usize) < w {
+                            let xi = ((img * c + ch / mg * cg + ic) * h + y as usize) * w + xx as usize;
+                            v += f64::from(x[xi]) * f64::from(wt[((ch * cg + ic) * kh + ky) * kw + kx]);
+                        }
+                    }
+                }
+            }
+            *o = activate(act as i64, v, -0.25, 0.5);
+        }
+        let ints = [n, c, h, w, m, kh, kw, group, sh, sw, pt, pl, dh, dw, oh, ow, act].map(|x| x as i64);
+        let what = format!("case {case}: {ints:?}");
+        check("conv2d", &[Some(x), Some(wt), bias, res], n * m * oh * ow, &ints, &[-0.25, 0.5], &want, &what);
+    }
+}
+
+#[test]
+fn pool2d_matches_plain_loops() {
+    let mut r = Rand::new(3);
+    for case in 0..120 {
+        let (nc, h, w) = (r.of(&[1, 3, 7]), r.of(&[1, 4, 9]), r.of(&[1, 5, 12]));
+        let (kh, kw) = (r.of(&[1, 2, 3]).min(h), r.of(&[1, 2, 3]).min(w));
+        let (sh, sw, dh, dw) = (r.of(&[1, 2]), r.of(&[1, 2, 3]), r.of(&[1, 1, 2]), r.of(&[1, 2]));
+        let (eh, ew) = ((kh - 1) * dh + 1, (kw - 1) * dw + 1);
+        let (pt, pl, pb, pr) = (r.of(&[0, 1]).min(kh - 1), r.of(&[0, 1]).min(kw - 1), r.of(&[0, 1]), r.of(&[0, 1]));
+        if h + pt + pb < eh || w + pl + pr < ew {
+            continue;
+        }
+        // Rounded up, as ceil_mode does, but never starting a window in the padding after the image.
+        let out = |h: usize, pt: usize, pb: usize, eh: usize, s: usize| {
+            let o = (h + pt + pb - eh).div_ceil(s) + 1;
+            if (o - 1) * s >= h + pt { o - 1 } else { o }
+        };
+        let (oh, ow) = (out(h, pt, pb, eh, sh), out(w, pl, pr, ew, sw));
+        for kind in 0..3usize {
+            let x = r.vec(nc * h * w);
+            let mut empty = false;
+            let mut want = vec![0f64; nc * oh * ow];
+            for (idx, o) in want.iter_mut().enumerate() {
+                let (ch, oy, ox) = (idx / (oh * ow), idx / ow % oh, idx % ow);
+                let (mut max, mut sum, mut inside, mut padded) = (f64::NEG_INFINITY, 0.0, 0, 0);
+                for (ky, kx) in (0..kh).flat_map(|a| (0..kw).map(move |b| (a, b))) {
+                    let (y, xx) = (oy * sh + ky * dh, ox * sw + kx * dw);
+                    if y < h + pt + pb && xx < w + pl + pr {
+                        padded += 1;
+                    }
+                    if (pt..h + pt).contains(&y) && (pl..w + pl).contains(&xx) {
+                        let v = f64::from(x[(ch * h + y - pt) * w + xx - pl]);
+                        (max, sum, inside) = (max.max(v), sum + v, inside + 1);
+                    }
+                }
+                empty |= inside == 0;
+                *o = [max, sum / f64::from(inside), sum / f64::from(padded)][kind];
+            }
+            if empty {
+                continue;
+            }
+            let ints = [nc, h, w, kh, kw, sh, sw, pt, pl, dh, dw, oh, ow, kind, pb, pr].map(|x| x as i64);
+            check("pool2d", &[Some(x)], nc * oh * ow, &ints, &[], &want, &format!("case {case}: {ints:?}"));
+        }
+    }
+}
+
+#[test]
+fn attention_matches_plain_loops() {
+    let mut r = Rand::new(4);
+    for case in 0..60 {
+        let (b, h) = (r.of(&[1, 2]), r.of(&[1, 3]));
+        let (s, t) = (r.of(&[1, 5, 48, 50, 100]), r.of(&[1, 7, 16, 130, 300]));
+        let (d, e) = (r.of(&[1, 8, 32, 33]), r.of(&[1, 16, 20]));
+        let k_trans = r.of(&[0, 1]) == 1;
+        let (k_row, k_col) = if k_trans { (1, t) } else { (d, 1) };
+        let (q, k, v) = (r.vec(b * h * s * d), r.vec(b * h * t * d), r.vec(b * h * t * e));
+        // The mask is per batch and key; one key of the second query row is shut out.
+        let mask = (r.of(&[0, 1]) == 1).then(|| {
+            let mut m = r.vec(b * t);
+            if t > 1 {
+                m[t - 1] = f32::NEG_INFINITY;
+            }
+            m
+        });
+        let mut want = vec![0f64; b * h * s * e];
+        for row in 0..b * h * s {
+            let (bi, bh, i) = (row / (h * s), row / s, row % s);
+            let score = |j: usize| {
+                let dot: f64 = (0..d)
+                    .map(|p| f64::from(q[(bh * s + i) * d + p]) * f64::from(k[bh * t * d + j * k_row + p * k_col]))
+                    .sum();
+                dot * 0.3 + mask.as_ref().map_or(0.0, |m| m[bi * t + j].into())
+            };
+            let scores: Vec<f64> = (0..t).map(score).collect();
+            let max = scores.iter().fold(f64::NEG_INFINITY, |a, &x| a.max(x));
+            let sum: f64 = scores.iter().map(|x| (x - max).exp()).sum();
+            for c in 0..e {
+                want[row * e + c] =
+                    (0..t).map(|j| (scores[j] - max).exp() / sum * f64::from(v[(bh * t + j) * e + c])).sum();
+            }
+        }
+        let ints =
+            [b, h, s, t, d, e, h * s * d, s * d, d, h * t * d, t * d, k_row, k_col, h * t * e, t * e, e, t, 0, 0, 1];
+        let what = format!("case {case}: {ints:?}");
+        check(
+            "attention",
+            &[Some(q), Some(k), Some(v), mask],
+            b * h * s * e,
+            &ints.map(|x| x as i64),
+            &[0.3],
+            &want,
+            &what,
+        );
+    }
+}
+
+#[test]
+fn nonzero_counts_and_lists() {
+    let x: Vec<i64> = (0..24).map(|i| if i % 5 == 0 { i } else { 0 }).collect();
+    let call = |name: &str, bufs: &[u64], ints: &[i64]| {
+        let id = catalog::find(name).unwrap();
+        // SAFETY: buffers have the sizes that the integers say.
+        unsafe { cpu::run(id, Tier::detect(), &Solo, &Args { bufs, ints, scalars: &[] }) }
+    };
+    let mut n = 0i64;
+    call("nonzero_count.i64", &[x.as_ptr() as u64, &raw mut n as u64], &[24]).unwrap();
+    assert_eq!(n, 4);
+    let mut y = vec![0i64; 12];
+    call("nonzero_fill.i64", &[x.as_ptr() as u64, y.as_mut_ptr() as u64], &[3, 4, 2, 3, 4, 1, 1, 1, 1, 1]).unwrap();
+    assert_eq!(y, [0, 0, 1, 1, 1, 2, 0, 2, 1, 2, 3, 0]);
+    let short = call("nonzero_fill.i64", &[x.as_ptr() as u64, y.as_mut_ptr() as u64], &[3, 3, 2, 3, 4, 1, 1, 1, 1, 1]);
+    assert!(short.is_err(), "a wrong count is noticed");
+}
+
+#[test]
+fn wrong_calls_are_errors() {
+    // SAFETY: these calls fail before any buffer is touched.
+    let run = |id, bufs: &[u64], ints: &[i64], s: &[f64]| unsafe {
+        cpu::run(id, Tier::Portable, &Solo, &Args { bufs, ints, scalars: s })
+    };
+    assert!(run(999, &[], &[], &[]).unwrap_err().0.contains("no kernel"));
+    assert!(run(0, &[0], &[], &[]).unwrap_err().0.contains("gemm.f32 takes 5 buffers"));
+    let mut ints = [1i64; 15];
+    ints[2] = -4;
+    assert!(run(0, &[0; 5], &ints, &[1.0, 0.0, 0.0]).unwrap_err().0.contains("is -4"));
+    assert!(run(0, &[0; 5], &[1; 15], &[1.0, 0.0, 0.0]).unwrap_err().0.contains("buffer a is missing"));
+    let names: std::collections::BTreeSet<_> = CATALOG.iter().map(|k| k.name).collect();
+    assert_eq!(names.len(), CATALOG.len(), "names are unique");
+}
