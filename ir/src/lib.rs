@@ -12,6 +12,7 @@ pub mod attrs;
 pub mod consts;
 pub mod graph;
 pub mod hip;
+pub mod infer;
 pub mod lowering;
 pub mod nest;
 pub mod op;
