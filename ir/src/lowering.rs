@@ -2,7 +2,7 @@
 
 use crate::attrs::Attrs;
 use crate::consts::{Const, ConstId};
-use crate::nest::{ExprId, Nest};
+use crate::nest::{Access, Axis, Coord, Expr, ExprId, Nest, NestOperand, Phase, Term};
 use crate::ty::Shape;
 use smallvec::SmallVec;
 use tensor::{DType, DimId, DimPool, PrimaryMap};
@@ -133,4 +133,99 @@ pub enum IntArg {
         /// Axis.
         axis: usize,
     },
+}
+
+/// What a [`Candidate::Pointwise`] holds.
+pub type Pointwise = fn(&mut NodeCtx, &mut Nest, &[Option<ExprId>]) -> Plan<SmallVec<[ExprId; 1]>>;
+
+/// An iteration variable used as a coordinate.
+pub fn along(dims: &mut DimPool, axis: Axis) -> Coord {
+    Coord { offset: dims.constant(0), terms: SmallVec::from_iter([(Term::Axis(axis), dims.constant(1))]) }
+}
+
+/// The coordinate 0.
+pub fn at_zero(dims: &mut DimPool) -> Coord {
+    Coord { offset: dims.constant(0), terms: SmallVec::new() }
+}
+
+/// Strides in elements of a contiguous row-major tensor. Where an extent is 0 they do not matter.
+pub fn contiguous(dims: &mut DimPool, shape: &[DimId]) -> Shape {
+    let mut step = dims.constant(1);
+    let mut strides: Shape = SmallVec::from_elem(step, shape.len());
+    for (s, &d) in strides.iter_mut().zip(shape).rev() {
+        *s = step;
+        step = dims.mul(step, d);
+    }
+    strides
+}
+
+/// Adds a contiguous operand to a nest.
+pub fn add_operand(dims: &mut DimPool, nest: &mut Nest, x: &Operand, written: bool) -> u16 {
+    let strides = contiguous(dims, &x.shape);
+    nest.operand(NestOperand { dtype: x.dtype, shape: x.shape.clone(), strides, written })
+}
+
+/// Adds a node's present operands to a nest in order, then its results: what a nest of a row starts with. Returns the positions
+/// of the operands (`None` where absent) and of the results.
+pub fn add_operands(ctx: &mut NodeCtx, nest: &mut Nest) -> (Vec<Option<u16>>, Vec<u16>) {
+    let (ins, outs) = (ctx.ins, ctx.outs);
+    let reads = ins.iter().map(|x| x.as_ref().map(|x| add_operand(ctx.dims, nest, x, false))).collect();
+    let writes = outs.iter().map(|x| add_operand(ctx.dims, nest, x, true)).collect();
+    (reads, writes)
+}
+
+/// Coordinates of the element of `shape` that is broadcast to the point whose coordinates along `full` are `axes`.
+pub fn broadcast_coords(
+    dims: &mut DimPool,
+    shape: &[DimId],
+    full: &[DimId],
+    axes: &[Option<Axis>],
+) -> SmallVec<[Coord; 4]> {
+    let pad = full.len() - shape.len().min(full.len());
+    let coord = |(i, &d): (usize, &DimId)| match axes.get(pad + i).copied().flatten() {
+        // An extent of 1 repeats; where the result has 1, too, either reading is the same element.
+        Some(axis) if dims.as_const(d) != Some(1) => along(dims, axis),
+        _ => at_zero(dims),
+    };
+    shape.iter().enumerate().map(coord).collect()
+}
+
+/// The nest of a [`Candidate::Pointwise`]: one parallel axis per axis of the results, one store per result.
+///
+/// # Errors
+/// The candidate's refusal, or the dtype that has no compute type.
+pub fn build_pointwise(ctx: &mut NodeCtx, f: Pointwise) -> Plan<Nest> {
+    let mut nest = Nest::default();
+    let full = ctx.outs.first().map(|o| o.shape.clone()).ok_or("the node has no result")?;
+    for x in ctx.ins.iter().flatten().chain(ctx.outs) {
+        if crate::nest::compute_dtype(x.dtype).is_none() {
+            return Err(Refusal(format!("nothing can be computed with {}", x.dtype)));
+        }
+    }
+    if let Some(x) = ctx.outs.iter().find(|x| x.dtype.bits() < 8) {
+        return Err(Refusal(format!("{} results share bytes between points", x.dtype)));
+    }
+    nest.outer = full.to_vec();
+    let (reads, writes) = add_operands(ctx, &mut nest);
+    let axes: Vec<Option<Axis>> = (0..full.len()).map(|i| u16::try_from(i).ok().map(Axis::Outer)).collect();
+    let ins = ctx.ins;
+    let mut args = Vec::with_capacity(ins.len());
+    for (x, position) in ins.iter().zip(reads) {
+        args.push(match (x, position) {
+            (Some(x), Some(operand)) => {
+                let coords = broadcast_coords(ctx.dims, &x.shape, &full, &axes);
+                Some(nest.expr(Expr::Load(Access { operand, coords })))
+            }
+            _ => None,
+        });
+    }
+    let values = f(ctx, &mut nest, &args)?;
+    let outs = ctx.outs;
+    let mut stores = Vec::with_capacity(outs.len());
+    for ((out, operand), value) in outs.iter().zip(writes).zip(values) {
+        let coords = broadcast_coords(ctx.dims, &out.shape, &full, &axes);
+        stores.push((Access { operand, coords }, value));
+    }
+    nest.phases.push(Phase::Store { over_inner: false, stores });
+    Ok(nest)
 }

@@ -4,4 +4,8 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod activation;
+pub mod cast;
 pub mod data;
+pub mod elementwise;
+pub mod math;
