@@ -1,7 +1,7 @@
 //! Entry points of the fuzz targets: each takes bytes, builds an input and checks what must always hold.
 
 use crate::check::check_intervals;
-use crate::plan::{ALIGN, Interval, OffsetPool, Packing, pack};
+use crate::plan::{Interval, OffsetPool, Packing, pack, round_up};
 use tensor::dims::Origin;
 use tensor::{DimId, DimPool, Result, SymId};
 
@@ -27,12 +27,6 @@ pub fn intervals(data: &[u8]) -> (DimPool, Vec<SymId>, Vec<Interval>) {
         out.push(Interval { start: now, end, size: round_up(&mut dims, elems) });
     }
     (dims, syms, out)
-}
-
-fn round_up(dims: &mut DimPool, bytes: DimId) -> DimId {
-    let align = dims.constant(ALIGN);
-    let n = dims.ceildiv(bytes, align);
-    dims.mul(n, align)
 }
 
 /// Packs intervals and checks the packing at several values of the symbols, 0 and primes among them.

@@ -21,7 +21,7 @@ tensor::entity! {
 /// One model's host code.
 #[derive(Clone, Debug, Default)]
 pub struct HostProgram {
-    /// Functions; `entry` runs first and calls the others in order through [`Stmt::Call`].
+    /// Functions; the first is the entry and calls the others in order through [`Stmt::Call`].
     pub funcs: Vec<Func>,
     /// Number of registers in use.
     pub n_regs: u32,
@@ -123,7 +123,7 @@ pub struct DebugNode {
 }
 
 /// A binary operation on registers; see [`tensor::dims::DimOp`] for the first seven.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum IntOp {
     Add,
@@ -154,8 +154,8 @@ pub enum Stmt {
     InputPtr(Reg, u32),
     /// `reg = address of constant` (position in `constants`).
     ConstPtr(Reg, u32),
-    /// `reg = base address of the domain, at least `bytes` long`. Earlier addresses of the domain are invalid after growth:
-    /// appears once per domain and run, before its first use.
+    /// `reg = base address of the domain, at least `bytes` long`. Growth may lose the content: the domain's earlier content is dead here.
+    /// Runs once per run, before the first use; in a loop's body once an iteration, for extents that change from one to the next.
     Reserve {
         /// Result.
         base: Reg,

@@ -8,6 +8,8 @@
 pub mod host;
 
 pub mod plan;
+mod plan_inplace;
+mod plan_live;
 mod plan_offsets;
 mod plan_pack;
 mod plan_scan;
@@ -17,3 +19,5 @@ mod plan_tests;
 
 pub mod check;
 pub mod fuzz;
+
+pub use plan::{Plan, plan};

@@ -180,6 +180,11 @@ impl OffsetPool {
     /// Prints an offset. Parts that occur more than once in a large expression are named first:
     /// `t1 = max(a, b); max(t1 + c, t1 + d)`.
     pub fn display(&self, dims: &DimPool, root: OffsetId) -> String {
+        let (head, body) = self.display_parts(dims, root, "t");
+        head + &body
+    }
+    /// Definitions of named parts (each ends in `; `) and the expression. Names are `prefix` and a number.
+    pub fn display_parts(&self, dims: &DimPool, root: OffsetId, prefix: &str) -> (String, String) {
         const LARGE: u64 = 64;
         let n = root.index() + 1;
         let mut tree = vec![1u64; n];
@@ -224,12 +229,12 @@ impl OffsetPool {
             let named = share && uses[i] > 1 && !matches!(self.exprs[i], OffsetExpr::Dim(_));
             text[i] = if named {
                 k += 1;
-                head += &format!("t{k} = {body}; ");
-                format!("t{k}")
+                head += &format!("{prefix}{k} = {body}; ");
+                format!("{prefix}{k}")
             } else {
                 body
             };
         }
-        head + &text[root.index()]
+        (head, std::mem::take(&mut text[root.index()]))
     }
 }
