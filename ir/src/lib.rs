@@ -13,6 +13,7 @@ pub mod consts;
 pub mod graph;
 pub mod hip;
 pub mod infer;
+pub mod import;
 pub mod lowering;
 pub mod nest;
 pub mod op;

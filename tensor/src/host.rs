@@ -46,9 +46,10 @@ impl Tensor {
     pub fn new(dtype: DType, shape: &[usize], bytes: Bytes) -> Result<Tensor> {
         let want = checked_product(shape).and_then(|n| dtype.size_bytes(n));
         if want != Some(bytes.len()) {
+            let want = want.map_or("more than addressable".into(), |w| w.to_string());
             return Err(Diagnostic::new(
                 ErrorKind::Malformed,
-                format!("{dtype}{shape:?} needs {want:?} bytes but the data has {}", bytes.len()),
+                format!("{dtype}{shape:?} needs {want} bytes but the data has {}", bytes.len()),
             ));
         }
         Ok(Tensor { dtype, shape: shape.into(), data: Data::Bytes(bytes) })

@@ -1,0 +1,5 @@
+//! Import, export, text form and verifier, against models built here.
+
+mod errors;
+mod import;
+mod model;
