@@ -1,0 +1,261 @@
+//! Every function over dense sweeps of its arguments, against binary64 of the standard library.
+
+use super::kit::{Kit, Loaded, tiers};
+use ir::nest::{Axis, BinOp, Expr, Phase, UnOp};
+use lower::host::KernelDef;
+use tensor::DType;
+
+fn unary_kernel(op: UnOp, d: DType, n: i64) -> KernelDef {
+    let mut k = Kit::default();
+    let x = k.operand(d, &[n], &[1], false);
+    let y = k.operand(d, &[n], &[1], true);
+    let dn = k.d(n);
+    k.nest.outer = vec![dn];
+    let a = k.access(x, &[Axis::Outer(0)]);
+    let l = k.nest.expr(Expr::Load(a));
+    let v = k.nest.un(op, l);
+    let s = k.access(y, &[Axis::Outer(0)]);
+    k.nest.phases = vec![Phase::Store { over_inner: false, stores: vec![(s, v)] }];
+    k.def(&format!("{op:?}_{d}"))
+}
+
+fn std_fn(op: UnOp) -> fn(f64) -> f64 {
+    match op {
+        UnOp::Exp => f64::exp,
+        UnOp::Log => f64::ln,
+        UnOp::Sin => f64::sin,
+        UnOp::Cos => f64::cos,
+        UnOp::Tan => f64::tan,
+        UnOp::Asin => f64::asin,
+        UnOp::Acos => f64::acos,
+        UnOp::Atan => f64::atan,
+        UnOp::Sinh => f64::sinh,
+        UnOp::Cosh => f64::cosh,
+        UnOp::Tanh => f64::tanh,
+        UnOp::Asinh => |x: f64| libm_asinh(x),
+        UnOp::Acosh => |x: f64| if x > 1e150 { x.ln() + std::f64::consts::LN_2 } else { x.acosh() },
+        UnOp::Atanh => |x: f64| (0.5 * (2.0 * x.abs() / (1.0 - x.abs())).ln_1p()).copysign(x),
+        UnOp::Erf => erf_series,
+        UnOp::Floor => f64::floor,
+        UnOp::Ceil => f64::ceil,
+        UnOp::RoundEven => f64::round_ties_even,
+        UnOp::Trunc => f64::trunc,
+        UnOp::Sqrt => f64::sqrt,
+        _ => panic!("no reference for {op:?}"),
+    }
+}
+
+/// The standard library's loses digits for small arguments.
+fn libm_asinh(x: f64) -> f64 {
+    let a = x.abs();
+    let r = if a > 1e150 { a.ln() + std::f64::consts::LN_2 } else { (a + a * a / (1.0 + (1.0 + a * a).sqrt())).ln_1p() };
+    r.copysign(x)
+}
+
+/// erf by its series below 3 and a continued fraction of erfc above.
+fn erf_series(x: f64) -> f64 {
+    let a = x.abs();
+    if a.is_nan() {
+        return x;
+    }
+    let r = if a < 3.0 {
+        let (mut term, mut sum, mut k) = (a, a, 0.0);
+        while term.abs() > 1e-18 * sum.abs() && k < 200.0 {
+            k += 1.0;
+            // erf = 2/√π·e^(-x²)·Σ 2^k x^(2k+1) / (2k+1)!!: all terms have one sign.
+            term *= 2.0 * a * a / (2.0 * k + 1.0);
+            sum += term;
+        }
+        sum * std::f64::consts::FRAC_2_SQRT_PI * (-a * a).exp()
+    } else {
+        let mut f = 0.0;
+        for k in (1..60).rev() {
+            f = f64::from(k) / 2.0 / (a + f);
+        }
+        1.0 - (-a * a).exp() / (a + f) / std::f64::consts::PI.sqrt()
+    };
+    r.copysign(x)
+}
+
+/// Interesting f32 arguments: all exponents, and dense within ±100.
+fn sweep_f32() -> Vec<f32> {
+    let mut v: Vec<f32> = (0..=255u32)
+        .flat_map(|e| (0..97u32).map(move |m| f32::from_bits((e << 23) | (m * 0x1_5555 % 0x80_0000))))
+        .flat_map(|x| [x, -x])
+        .collect();
+    v.extend((-40_000..40_000).map(|i| i as f32 * 0.002_5));
+    v.extend((-40_000..40_000).map(|i| i as f32 * 0.000_05));
+    v.extend([0.0, -0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN_POSITIVE, 1e-45]);
+    v.extend([1.570_796_4, 3.141_592_7, 16_367_173.0 * 2f32.powi(72)]);
+    v
+}
+
+fn sweep_f64() -> Vec<f64> {
+    let mut v: Vec<f64> = (0..=2047u64)
+        .flat_map(|e| (0..11u64).map(move |m| f64::from_bits((e << 52) | (m * 0x1_7777_7777_7777 % (1 << 52)))))
+        .flat_map(|x| [x, -x])
+        .collect();
+    v.extend((-20_000..20_000).map(|i| f64::from(i) * 0.005_1));
+    v.extend((-20_000..20_000).map(|i| f64::from(i) * 0.000_1));
+    v.extend([0.0, -0.0, 1.0, -1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, f64::MAX, 5e-324, 6381956970095103.0 * 2f64.powi(797)]);
+    v
+}
+
+fn ulp_f32(x: f64) -> f64 {
+    let f = (x as f32).abs();
+    if f == 0.0 || f < f32::MIN_POSITIVE {
+        return f64::from(f32::from_bits(1));
+    }
+    2f64.powi(((f.to_bits() >> 23) as i32) - 127 - 23)
+}
+
+const ALL: &[UnOp] = &[
+    UnOp::Exp,
+    UnOp::Log,
+    UnOp::Sin,
+    UnOp::Cos,
+    UnOp::Tan,
+    UnOp::Asin,
+    UnOp::Acos,
+    UnOp::Atan,
+    UnOp::Sinh,
+    UnOp::Cosh,
+    UnOp::Tanh,
+    UnOp::Asinh,
+    UnOp::Acosh,
+    UnOp::Atanh,
+    UnOp::Erf,
+    UnOp::Floor,
+    UnOp::Ceil,
+    UnOp::RoundEven,
+    UnOp::Trunc,
+    UnOp::Sqrt,
+];
+
+/// Greatest error in f32 ulp.
+fn bound_f32(op: UnOp) -> f64 {
+    match op {
+        UnOp::Exp | UnOp::Log | UnOp::Sin | UnOp::Cos => 2.0,
+        UnOp::Tanh | UnOp::Erf => 4.0,
+        UnOp::Floor | UnOp::Ceil | UnOp::RoundEven | UnOp::Trunc => 0.0,
+        _ => 0.51,
+    }
+}
+
+#[test]
+fn f32_functions_stay_within_their_error() {
+    let xs = sweep_f32();
+    let n = xs.len() as i64;
+    for tier in tiers() {
+        let defs: Vec<_> = ALL.iter().map(|op| unary_kernel(*op, DType::F32, n)).collect();
+        let code = Loaded::new(&defs, tier);
+        let mut failures = Vec::new();
+        for op in ALL {
+            let mut ys = vec![0f32; xs.len()];
+            code.call(&format!("{op:?}_f32"), &[xs.as_ptr() as u64, ys.as_mut_ptr() as u64], 0, n);
+            let f = std_fn(*op);
+            let mut worst = (0.0f64, 0.0f32, 0.0f32);
+            for (x, y) in xs.iter().zip(&ys) {
+                let want = f(f64::from(*x));
+                let w32 = want as f32;
+                let bad = if w32.is_nan() || y.is_nan() || w32.is_infinite() {
+                    if w32.is_nan() == y.is_nan() && (w32.is_nan() || w32 == *y) { 0.0 } else if y.abs() == f32::MAX || (w32.is_infinite() && want.abs() < 3.5e38) { 0.0 } else { f64::INFINITY }
+                } else {
+                    (f64::from(*y) - want).abs() / ulp_f32(want)
+                };
+                if bad > worst.0 {
+                    worst = (bad, *x, *y);
+                }
+            }
+            println!("{tier} {op:?} f32: {:.3} ulp at {:e} ({:e})", worst.0, worst.1, worst.2);
+            if worst.0 > bound_f32(*op) + 1e-6 {
+                failures.push(format!("{tier} {op:?}: {} ulp at {:e} gives {:e}", worst.0, worst.1, worst.2));
+            }
+        }
+        assert!(failures.is_empty(), "{failures:#?}");
+    }
+}
+
+#[test]
+fn f64_functions_stay_within_their_error() {
+    let xs = sweep_f64();
+    let n = xs.len() as i64;
+    for tier in tiers() {
+        let defs: Vec<_> = ALL.iter().map(|op| unary_kernel(*op, DType::F64, n)).collect();
+        let code = Loaded::new(&defs, tier);
+        let mut failures = Vec::new();
+        for op in ALL {
+            let mut ys = vec![0f64; xs.len()];
+            code.call(&format!("{op:?}_f64"), &[xs.as_ptr() as u64, ys.as_mut_ptr() as u64], 0, n);
+            let f = std_fn(*op);
+            let mut worst = (0.0f64, 0.0f64, 0.0f64);
+            for (x, y) in xs.iter().zip(&ys) {
+                let want = f(*x);
+                let bad = if want.is_nan() || y.is_nan() || want.is_infinite() || y.is_infinite() {
+                    if want.is_nan() == y.is_nan() && (want.is_nan() || want == *y) { 0.0 } else { f64::INFINITY }
+                } else if want.abs() < f64::MIN_POSITIVE {
+                    (y - want).abs() / f64::MIN_POSITIVE
+                } else {
+                    ((y - want) / want).abs()
+                };
+                if bad > worst.0 {
+                    worst = (bad, *x, *y);
+                }
+            }
+            println!("{tier} {op:?} f64: {:e} at {:e} ({:e})", worst.0, worst.1, worst.2);
+            if worst.0 > 1e-14 {
+                failures.push(format!("{tier} {op:?}: {:e} at {:e} gives {:e}", worst.0, worst.1, worst.2));
+            }
+        }
+        assert!(failures.is_empty(), "{failures:#?}");
+    }
+}
+
+#[test]
+fn pow_follows_c() {
+    let special = [
+        0.0, -0.0, 1.0, -1.0, 0.5, 2.0, -2.0, 3.0, -3.0, 2.5, -2.5, 1e10, -1e10, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 0.1, 10.0, 1e-3,
+    ];
+    let mut pairs: Vec<(f64, f64)> = special.iter().flat_map(|x| special.iter().map(|y| (*x, *y))).collect();
+    pairs.extend((1..4000).map(|i| (f64::from(i) * 0.01, f64::from(i % 37) * 0.3 - 5.0)));
+    let n = pairs.len() as i64;
+    for d in [DType::F32, DType::F64] {
+        let mut k = Kit::default();
+        let a = k.operand(d, &[n], &[1], false);
+        let b = k.operand(d, &[n], &[1], false);
+        let y = k.operand(d, &[n], &[1], true);
+        let dn = k.d(n);
+        k.nest.outer = vec![dn];
+        let (a, b) = (k.access(a, &[Axis::Outer(0)]), k.access(b, &[Axis::Outer(0)]));
+        let (a, b) = (k.nest.expr(Expr::Load(a)), k.nest.expr(Expr::Load(b)));
+        let v = k.nest.bin(BinOp::Pow, a, b);
+        let s = k.access(y, &[Axis::Outer(0)]);
+        k.nest.phases = vec![Phase::Store { over_inner: false, stores: vec![(s, v)] }];
+        for tier in tiers() {
+            let code = Loaded::new(&[k.def("pow")], tier);
+            let check = |x: f64, y: f64, got: f64, want: f64, eps: f64| {
+                let same = got.is_nan() && want.is_nan() || got == want;
+                let close = want.is_finite() && ((got - want) / want).abs() <= eps;
+                assert!(same || close, "{tier} {d} pow({x}, {y}) = {got:e}, want {want:e}");
+            };
+            if d == DType::F64 {
+                let (xs, ys): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+                let mut out = vec![0f64; xs.len()];
+                code.call("pow", &[xs.as_ptr() as u64, ys.as_ptr() as u64, out.as_mut_ptr() as u64], 0, n);
+                for ((x, y), o) in pairs.iter().zip(&out) {
+                    let want = x.powf(*y);
+                    check(*x, *y, *o, want, 4e-16 * (1.0 + (y * x.abs().ln()).abs()));
+                }
+            } else {
+                let xs: Vec<f32> = pairs.iter().map(|p| p.0 as f32).collect();
+                let ys: Vec<f32> = pairs.iter().map(|p| p.1 as f32).collect();
+                let mut out = vec![0f32; xs.len()];
+                code.call("pow", &[xs.as_ptr() as u64, ys.as_ptr() as u64, out.as_mut_ptr() as u64], 0, n);
+                for ((x, y), o) in xs.iter().zip(&ys).zip(&out) {
+                    let want = f64::from(*x).powf(f64::from(*y)) as f32;
+                    check(f64::from(*x), f64::from(*y), f64::from(*o), f64::from(want), 1.2e-7);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Tests that run generated code.
+
+mod kit;
+mod math;
