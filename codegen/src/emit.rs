@@ -230,7 +230,12 @@ impl<'a, 'c> Em<'a, 'c> {
     }
 
     /// Calls an intrinsic overloaded on `tys`.
-    pub fn intr(&self, name: &str, tys: &[BasicTypeEnum<'c>], args: &[BasicMetadataValueEnum<'c>]) -> BasicValueEnum<'c> {
+    pub fn intr(
+        &self,
+        name: &str,
+        tys: &[BasicTypeEnum<'c>],
+        args: &[BasicMetadataValueEnum<'c>],
+    ) -> BasicValueEnum<'c> {
         let i = Intrinsic::find(name).unwrap_or_else(|| panic!("this LLVM has no intrinsic {name}"));
         let f = i.get_declaration(self.m, tys).unwrap_or_else(|| panic!("{name} is not overloaded like this"));
         ok(self.b.build_call(f, args, "")).try_as_basic_value().unwrap_basic()

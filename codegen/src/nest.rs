@@ -186,9 +186,10 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
             let own = match x {
                 Expr::Index(a) => k.axis_level(*a),
                 Expr::Reduced(_) => POINT,
-                Expr::Load(a) | Expr::LoadIf { access: a, .. } => {
-                    access_terms(a).filter_map(|t| if let Term::Axis(x) = t { Some(k.axis_level(*x)) } else { None }).max().unwrap_or(0)
-                }
+                Expr::Load(a) | Expr::LoadIf { access: a, .. } => access_terms(a)
+                    .filter_map(|t| if let Term::Axis(x) = t { Some(k.axis_level(*x)) } else { None })
+                    .max()
+                    .unwrap_or(0),
                 _ => 0,
             };
             let level = children(x).iter().map(|c| k.levels[c.index()]).max().unwrap_or(0).max(own);
@@ -620,7 +621,8 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
             };
         };
         for (axis, c) in a.coords.iter().enumerate() {
-            let stride = operand.strides.get(axis).ok_or_else(|| format!("operand {} has no axis {axis}", a.operand))?;
+            let stride =
+                operand.strides.get(axis).ok_or_else(|| format!("operand {} has no axis {axis}", a.operand))?;
             let stride = self.dim(*stride)?;
             if done.is_none() {
                 plus(&mut sum, self.times(self.dim(c.offset)?, stride));
@@ -740,7 +742,10 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         let t = value_type(e, d);
         let extreme = |greatest: bool| -> Val<'c> {
             if d.is_float() {
-                return t.into_float_type().const_float(if greatest { f64::INFINITY } else { f64::NEG_INFINITY }).into();
+                return t
+                    .into_float_type()
+                    .const_float(if greatest { f64::INFINITY } else { f64::NEG_INFINITY })
+                    .into();
             }
             let it = t.into_int_type();
             let ones = it.const_all_ones();

@@ -155,15 +155,14 @@ pub(crate) fn reduce<'c>(e: &Em<'_, 'c>, x: F<'c>) -> Reduced<'c> {
         let s = e.fadd(mod4(e, e.fmul(ml, t1)), mod4(e, e.fmul(mh, t2)));
         let s = e.fadd(mod4(e, s), mod4(e, e.fmul(ml, t2)));
         let s = e.fadd(mod4(e, s), mod4(e, e.fmul(mh, t3)));
-        let low = e.fadd(e.fmul(ml, t3), e.fmul(mh, t4));
-        let low = e.fadd(low, e.fadd(e.fmul(ml, t4), e.fmul(m, t5)));
-        (s, low)
+        (s, [e.fmul(ml, t3), e.fmul(mh, t4), e.fadd(e.fmul(ml, t4), e.fmul(m, t5))])
     } else {
         let (t1, t2) = (fetch("trig.b1", 1, -27), fetch("trig.b2", -28, -80));
-        (mod4(e, e.fmul(m, t1)), e.fmul(m, t2))
+        (mod4(e, e.fmul(m, t1)), [e.fmul(m, t2), e.fk(m, 0.0), e.fk(m, 0.0)])
     };
     let (n1f, n1) = round_magic(e, whole);
-    let q = e.fadd(e.fsub(whole, n1f), low);
+    // From the greatest down: each sum is exact where it cancels.
+    let q = low.into_iter().fold(e.fsub(whole, n1f), |q, x| e.fadd(q, x));
     let (n2f, n2) = round_magic(e, q);
     let q = e.fsub(q, n2f);
     // The table is for |x|.
