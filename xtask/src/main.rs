@@ -1,1 +1,57 @@
-fn main() {}
+//! Developer commands. This crate depends on none of ours, so that it builds before LLVM is installed.
+//!
+//! In reading order: `demo` and `test` (the README's two commands), `check`, `corpus`, `conformance`; each is one file. `setup` brings
+//! what a command needs and says what and why; `models` fetches models by package name; `tidy` holds the rules of the tree.
+
+mod check;
+mod conformance;
+mod corpus;
+mod demo;
+mod models;
+mod setup;
+mod sh;
+mod test;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Developer commands of hip-ep")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Install what is missing, fetch a real model, compile it and run it on real text.
+    Demo,
+    /// Install what is missing, then run everything that CI runs.
+    Test(test::Args),
+    /// Format, clippy, docs, generated files, rules of the tree.
+    Check(check::Args),
+    /// Compile real models and compare with onnxruntime over several shapes.
+    Corpus(corpus::Args),
+    /// Run the ONNX backend suite.
+    Conformance(conformance::Args),
+    /// Fetch models of the corpus into target/models.
+    Models(models::Args),
+    /// Install what building and testing needs.
+    Setup,
+}
+
+fn main() -> anyhow::Result<()> {
+    std::env::set_current_dir(sh::root())?;
+    match Cli::parse().command {
+        Command::Demo => demo::run(),
+        Command::Test(a) => test::run(&a),
+        Command::Check(a) => check::run(&a),
+        Command::Corpus(a) => corpus::run(&a),
+        Command::Conformance(a) => conformance::run(&a),
+        Command::Models(a) => models::run(&a),
+        Command::Setup => {
+            setup::llvm()?;
+            setup::python().map(|_| ())
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The ONNX backend suite: every case compiled to an artifact, run by `hip-test` in fresh processes, compared at the suite's tolerances.
+//!
+//! The list of cases that pass (`xtask/data/conformance.txt`) may only grow. What is refused counts as not passed and is grouped by reason.
+
+use crate::{setup, sh};
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::Command;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only cases whose name contains this.
+    #[arg(long)]
+    filter: Option<String>,
+    /// Write the list of passing cases anew (it must not lose any).
+    #[arg(long)]
+    bless: bool,
+    /// Print one JSON document instead of a summary.
+    #[arg(long)]
+    json: bool,
+    /// Compare with expected outputs changed on purpose; at least 95 % of the passing cases must notice.
+    #[arg(long)]
+    sabotage: bool,
+}
+
+impl Args {
+    /// What CI runs.
+    pub fn ci() -> Args {
+        Args { filter: None, bless: false, json: false, sabotage: false }
+    }
+}
+
+const LIST: &str = "xtask/data/conformance.txt";
+
+/// The suite as folders; written once.
+fn data() -> Result<(PathBuf, Vec<String>)> {
+    let dir = sh::target().join("conformance");
+    let stamp = dir.join("done.json");
+    if !stamp.exists() {
+        sh::read(Command::new(setup::python()?).arg("xtask/py/conformance_data.py").arg(&dir))
+            .and_then(|s| Ok(std::fs::write(&stamp, s)?))?;
+    }
+    let mut names: Vec<String> = std::fs::read_dir(&dir)?
+        .flatten()
+        .filter(|e| e.path().join("model.onnx").exists())
+        .map(|e| e.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    Ok((dir, names))
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let bin = sh::tools()?;
+    let (dir, mut names) = data()?;
+    if let Some(f) = &args.filter {
+        names.retain(|n| n.contains(f));
+    }
+    if names.is_empty() {
+        bail!("no case matches");
+    }
+    // One process per chunk: a crash loses a chunk's remaining cases, which then count as failed.
+    let mut results: BTreeMap<String, Value> = BTreeMap::new();
+    for chunk in names.chunks(100) {
+        let mut todo: Vec<&String> = chunk.iter().collect();
+        while !todo.is_empty() {
+            let mut c = Command::new(bin.join("hip-test"));
+            c.args(["--suite", "--json-lines"]);
+            if args.sabotage {
+                c.args(["--sabotage", "expected"]);
+            }
+            todo.iter().for_each(|n| {
+                c.arg(dir.join(n));
+            });
+            let out = sh::output(&mut c)?;
+            let lines: Vec<Value> =
+                String::from_utf8_lossy(&out.stdout).lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
+            for r in &lines {
+                results.insert(r["case"].as_str().unwrap_or_default().to_string(), r.clone());
+            }
+            todo.retain(|n| !results.contains_key(*n));
+            if let (Some(first), false) = (todo.first().copied(), todo.is_empty()) {
+                // The process died in this case.
+                let err = String::from_utf8_lossy(&out.stderr).lines().last().unwrap_or_default().to_string();
+                results.insert(
+                    first.clone(),
+                    json!({"case": first, "outcome": "crash", "reason": format!("{}: {err}", out.status)}),
+                );
+                todo.remove(0);
+            }
+        }
+    }
+    let of = |what: &str| results.values().filter(|r| r["outcome"] == what).collect::<Vec<_>>();
+    let passed: BTreeSet<String> = of("pass").iter().filter_map(|r| r["case"].as_str()).map(str::to_string).collect();
+    if args.sabotage {
+        return sabotage(&passed);
+    }
+    let before: BTreeSet<String> =
+        std::fs::read_to_string(LIST).unwrap_or_default().lines().map(str::to_string).collect();
+    let considered: BTreeSet<&String> = names.iter().collect();
+    let lost: Vec<&String> = before.iter().filter(|n| considered.contains(n) && !passed.contains(*n)).collect();
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&results)?);
+    } else {
+        summary(&results);
+        println!("{} passed, {} failed", passed.len(), results.len() - passed.len());
+    }
+    if !of("crash").is_empty() {
+        bail!("{} cases crashed: {:?}", of("crash").len(), of("crash"));
+    }
+    if !of("wrong").is_empty() {
+        let wrong: Vec<String> = of("wrong").iter().map(|r| format!("{}: {}", r["case"], r["reason"])).collect();
+        bail!("{} cases gave wrong answers:\n{}", wrong.len(), wrong.join("\n"));
+    }
+    if !lost.is_empty() {
+        let why: Vec<String> = lost
+            .iter()
+            .map(|n| format!("{n}: {}", results.get(*n).map_or(Value::Null, |r| r["reason"].clone())))
+            .collect();
+        bail!("{} cases no longer pass:\n{}", lost.len(), why.join("\n"));
+    }
+    if args.bless {
+        let all: BTreeSet<&String> = before.union(&passed).collect();
+        let text: Vec<&str> = all.iter().map(|s| s.as_str()).collect();
+        std::fs::write(LIST, text.join("\n") + "\n").context(LIST)?;
+    }
+    Ok(())
+}
+
+/// Outcomes, and refusals by reason.
+fn summary(results: &BTreeMap<String, Value>) {
+    let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
+    for r in results.values().filter(|r| r["outcome"] != "pass") {
+        let reason =
+            r["reason"].as_str().unwrap_or("?").lines().next().unwrap_or("").chars().take(110).collect::<String>();
+        *reasons.entry(format!("{}: {reason}", r["outcome"].as_str().unwrap_or("?"))).or_default() += 1;
+    }
+    let mut by_count: Vec<_> = reasons.into_iter().collect();
+    by_count.sort_by_key(|(r, n)| (std::cmp::Reverse(*n), r.clone()));
+    for (reason, n) in by_count.iter().take(40) {
+        println!("{n:5} {reason}");
+    }
+    if by_count.len() > 40 {
+        println!("      … and {} more reasons (--json has all)", by_count.len() - 40);
+    }
+}
+
+fn sabotage(still: &BTreeSet<String>) -> Result<()> {
+    let list: BTreeSet<String> = std::fs::read_to_string(LIST).context(LIST)?.lines().map(str::to_string).collect();
+    let blind: Vec<&String> = list.iter().filter(|n| still.contains(*n)).collect();
+    blind.iter().for_each(|n| println!("insensitive: {n}"));
+    println!("{} of {} breaks noticed", list.len() - blind.len(), list.len());
+    if list.is_empty() || blind.len() * 20 > list.len() {
+        bail!("fewer than 95 % of the breaks were noticed")
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,49 @@
+//! All set-up, then everything that CI runs. Each step prints its time, so that a slow one is seen.
+
+use crate::{check, conformance, corpus, setup, sh};
+use anyhow::{Result, bail};
+use std::time::Instant;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only the steps whose name contains this.
+    #[arg(long)]
+    only: Option<String>,
+    /// Print the steps and stop.
+    #[arg(long)]
+    list: bool,
+}
+
+type Step = (&'static str, fn() -> Result<()>);
+
+const STEPS: &[Step] = &[
+    ("set-up", || setup::llvm().and_then(|()| setup::python().map(|_| ()))),
+    ("check", || check::run(&check::Args::default())),
+    ("tests without LLVM", || sh::run(&mut sh::cargo(&["test", "--quiet"]))),
+    ("tests with LLVM", || sh::run(&mut sh::cargo(&["test", "--quiet", "-p", "hip-ep-codegen", "-p", "hip-ep"]))),
+    ("example", || sh::run(sh::cargo(&["test", "--quiet"]).current_dir("examples/embed"))),
+    ("fuzz targets", || sh::run(sh::cargo(&["check", "--quiet"]).current_dir("fuzz"))),
+    ("corpus", || corpus::run(&corpus::Args::ci())),
+    ("conformance", || conformance::run(&conformance::Args::ci())),
+];
+
+pub fn run(args: &Args) -> Result<()> {
+    let wanted = |name: &str| args.only.as_ref().is_none_or(|o| name.contains(o.as_str()));
+    let steps: Vec<&Step> = STEPS.iter().filter(|s| wanted(s.0)).collect();
+    if steps.is_empty() {
+        bail!("no step matches; the steps are {}", STEPS.iter().map(|s| s.0).collect::<Vec<_>>().join(", "));
+    }
+    let mut times = Vec::new();
+    for (name, step) in steps {
+        if args.list {
+            println!("{name}");
+            continue;
+        }
+        println!("== {name}");
+        let start = Instant::now();
+        step().map_err(|e| e.context(format!("step \"{name}\" failed")))?;
+        times.push(format!("{name} {:.0} s", start.elapsed().as_secs_f64()));
+    }
+    println!("times: {}", times.join(", "));
+    Ok(())
+}
