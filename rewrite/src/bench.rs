@@ -1,0 +1,276 @@
+//! Generated models: decoder stacks in primitive operators, as exporters write them, of any depth.
+
+use ir::attrs::{Attr, Attrs};
+use ir::consts::{Const, ConstData};
+use ir::{Module, Onnx, Origin, Registry, Type, Value};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use tensor::dims::Origin as DimOrigin;
+use tensor::{DType, Tensor};
+
+/// Builds a module node by node; types are left to inference.
+pub struct Builder {
+    /// The module so far.
+    pub module: Module<Onnx>,
+    prefix: String,
+    n: usize,
+}
+
+impl Builder {
+    /// An empty module.
+    pub fn new(registry: Arc<Registry>) -> Builder {
+        let mut module = Module::new(registry);
+        module.meta.name = "generated".into();
+        Builder { module, prefix: String::new(), n: 0 }
+    }
+    /// Names of nodes from here on start with this.
+    pub fn scope(&mut self, prefix: impl Into<String>) {
+        self.prefix = prefix.into();
+    }
+    /// A graph input; extents are numbers or names of symbols.
+    pub fn input(&mut self, name: &str, dtype: DType, shape: &[&str]) -> Value {
+        let input = u32::try_from(self.module.graph().inputs.len()).unwrap_or(u32::MAX);
+        let dims: Vec<_> = shape
+            .iter()
+            .enumerate()
+            .map(|(axis, d)| match (d.parse::<i64>(), self.module.dims.find_symbol(d)) {
+                (Ok(c), _) => self.module.dims.constant(c),
+                (_, Some(s)) => self.module.dims.sym_dim(s),
+                _ => {
+                    let axis = u32::try_from(axis).unwrap_or(u32::MAX);
+                    self.module.dims.symbol(d, DimOrigin::Input { input, axis })
+                }
+            })
+            .collect();
+        self.module.graph_mut().add_input(Type::tensor(dtype, dims), name)
+    }
+    /// A constant.
+    pub fn tensor(&mut self, t: &Tensor) -> Value {
+        self.constant(Const::from_tensor("", t))
+    }
+    /// A scalar f32 constant.
+    pub fn scalar(&mut self, v: f32) -> Value {
+        self.tensor(&Tensor::from_f32(&[], &[v]))
+    }
+    /// A 1-D i64 constant.
+    pub fn ints(&mut self, v: &[i64]) -> Value {
+        self.tensor(&Tensor::from_i64(&[v.len()], v))
+    }
+    /// A weight that takes no memory: one value repeated, different from every other weight.
+    pub fn weight(&mut self, shape: &[usize]) -> Value {
+        self.n += 1;
+        let v = 1.0 + self.n as f32 * 1e-3;
+        let data = ConstData::Splat(v.to_le_bytes().into_iter().collect());
+        self.constant(Const {
+            dtype: DType::F32,
+            shape: SmallVec::from_slice(shape),
+            data,
+            name: format!("w{}", self.n),
+        })
+    }
+    fn constant(&mut self, c: Const) -> Value {
+        let dims: Vec<_> =
+            c.shape.iter().map(|&d| self.module.dims.constant(i64::try_from(d).unwrap_or(i64::MAX))).collect();
+        let ty = Type::tensor(c.dtype, dims);
+        let name = c.name.clone();
+        let id = self.module.consts.push(c);
+        self.module.graph_mut().add_const(id, ty, name.as_str())
+    }
+    /// A node of the newest row with one result.
+    pub fn node(&mut self, op: &str, attrs: &[(&str, Attr)], ins: &[Value]) -> Value {
+        let ins: Vec<Option<Value>> = ins.iter().copied().map(Some).collect();
+        self.node_opt(op, attrs, &ins, 1)[0]
+    }
+    /// A node of the newest row.
+    pub fn node_opt(&mut self, op: &str, attrs: &[(&str, Attr)], ins: &[Option<Value>], n_outs: usize) -> Vec<Value> {
+        let (domain, name) = op.split_once(':').unwrap_or(("", op));
+        let id = self.module.registry.newest(domain, name);
+        let list = self.module.registry[id].attrs_with(attrs);
+        self.node_with(id, list, ins, n_outs)
+    }
+    /// A node of a given row.
+    pub fn node_with(&mut self, op: ir::OpId, attrs: Attrs, ins: &[Option<Value>], n_outs: usize) -> Vec<Value> {
+        self.n += 1;
+        let path = format!("{}/{}_{}", self.prefix, self.module.registry[op].name, self.n);
+        let attrs = self.module.attrs.intern(attrs);
+        let outs: Vec<(Type, Arc<str>)> =
+            (0..n_outs).map(|i| (Type::Unknown, format!("{path}_out{i}").into())).collect();
+        let n =
+            self.module.graph_mut().add_node(op, attrs, ins.iter().copied(), outs, [], Origin(path.as_str().into()));
+        self.module.graph().nodes[n].outs.to_vec()
+    }
+    /// Makes `v` a graph output.
+    pub fn output(&mut self, v: Value) {
+        self.module.graph_mut().outputs.push(v);
+    }
+}
+
+/// Extents of a generated decoder.
+const HIDDEN: usize = 64;
+const HEADS: usize = 4;
+const HEAD: usize = HIDDEN / HEADS;
+
+/// A decoder of `layers` layers over inputs `x: f32[b, s, 64]` and `mask: f32[b, 1, 1, s]`: two normalizations a layer and a
+/// final one, attention, a gated or plain feed-forward part. Bracketings change from layer to layer.
+pub fn decoder(registry: Arc<Registry>, layers: usize) -> Module<Onnx> {
+    let mut b = Builder::new(registry);
+    let mut x = b.input("x", DType::F32, &["b", "s", "64"]);
+    let mask = b.input("mask", DType::F32, &["b", "1", "1", "s"]);
+    for i in 0..layers {
+        b.scope(format!("/layer.{i}/attn"));
+        let h = norm(&mut b, x, i);
+        let o = attention(&mut b, h, mask, i);
+        x = b.node("Add", &[], &[x, o]);
+        b.scope(format!("/layer.{i}/mlp"));
+        let h = norm(&mut b, x, i + 1);
+        let o = feed_forward(&mut b, h, i);
+        x = if i % 2 == 0 { b.node("Add", &[], &[o, x]) } else { b.node("Add", &[], &[x, o]) };
+    }
+    b.scope("/final");
+    let y = norm(&mut b, x, 0);
+    b.output(y);
+    b.module
+}
+
+fn ints(v: &[i64]) -> Attr {
+    Attr::Ints(v.into())
+}
+
+/// LayerNormalization in four spellings.
+fn norm(b: &mut Builder, x: Value, form: usize) -> Value {
+    let axes = b.ints(&[-1]);
+    let mean = b.node("ReduceMean", &[], &[x, axes]);
+    let d = b.node("Sub", &[], &[x, mean]);
+    let sq = if form % 2 == 0 {
+        let two = b.scalar(2.0);
+        b.node("Pow", &[], &[d, two])
+    } else {
+        b.node("Mul", &[], &[d, d])
+    };
+    let var = b.node("ReduceMean", &[], &[sq, axes]);
+    let eps = b.scalar(1e-5);
+    let var = if form % 3 == 0 { b.node("Add", &[], &[var, eps]) } else { b.node("Add", &[], &[eps, var]) };
+    let root = b.node("Sqrt", &[], &[var]);
+    let (g, bias) = (b.weight(&[HIDDEN]), b.weight(&[HIDDEN]));
+    let y = match form % 4 {
+        0 => {
+            let y = b.node("Div", &[], &[d, root]);
+            b.node("Mul", &[], &[y, g])
+        }
+        1 => {
+            let r = b.node("Reciprocal", &[], &[root]);
+            let y = b.node("Mul", &[], &[d, r]);
+            b.node("Mul", &[], &[g, y])
+        }
+        2 => {
+            let r = b.node("Reciprocal", &[], &[root]);
+            let s = b.node("Mul", &[], &[r, g]);
+            b.node("Mul", &[], &[d, s])
+        }
+        _ => {
+            let one = b.scalar(1.0);
+            let r = b.node("Div", &[], &[one, root]);
+            let y = b.node("Mul", &[], &[r, d]);
+            b.node("Mul", &[], &[g, y])
+        }
+    };
+    b.node("Add", &[], &[y, bias])
+}
+
+/// Attention with the scale on the scores, on q, or on both sides, as product or quotient; k transposed in one step or two.
+fn attention(b: &mut Builder, h: Value, mask: Value, form: usize) -> Value {
+    let split = b.ints(&[0, 0, HEADS as i64, HEAD as i64]);
+    let heads = |b: &mut Builder, perm: &[i64]| {
+        let (w, bias) = (b.weight(&[HIDDEN, HIDDEN]), b.weight(&[HIDDEN]));
+        let y = b.node("MatMul", &[], &[h, w]);
+        let y = b.node("Add", &[], &[bias, y]);
+        let y = b.node("Reshape", &[], &[y, split]);
+        b.node("Transpose", &[("perm", ints(perm))], &[y])
+    };
+    let mut q = heads(b, &[0, 2, 1, 3]);
+    let mut kt = if form % 2 == 0 {
+        heads(b, &[0, 2, 3, 1])
+    } else {
+        let k = heads(b, &[0, 2, 1, 3]);
+        b.node("Transpose", &[("perm", ints(&[0, 1, 3, 2]))], &[k])
+    };
+    let v = heads(b, &[0, 2, 1, 3]);
+    let scale = 1.0 / (HEAD as f32).sqrt();
+    match form % 5 {
+        1 => {
+            let c = b.scalar(scale);
+            q = b.node("Mul", &[], &[q, c]);
+        }
+        2 => {
+            let c = b.scalar(scale.sqrt());
+            q = b.node("Mul", &[], &[q, c]);
+            kt = b.node("Mul", &[], &[kt, c]);
+        }
+        3 => {
+            let c = b.scalar(1.0 / scale);
+            q = b.node("Div", &[], &[q, c]);
+        }
+        _ => {}
+    }
+    let mut s = b.node("MatMul", &[], &[q, kt]);
+    match form % 5 {
+        0 => {
+            let c = b.scalar(1.0 / scale);
+            s = b.node("Div", &[], &[s, c]);
+        }
+        4 => {
+            let c = b.scalar(scale);
+            s = b.node("Mul", &[], &[c, s]);
+        }
+        _ => {}
+    }
+    let s = b.node("Add", &[], &[s, mask]);
+    let p = b.node("Softmax", &[("axis", Attr::Int(-1))], &[s]);
+    let y = b.node("MatMul", &[], &[p, v]);
+    let y = b.node("Transpose", &[("perm", ints(&[0, 2, 1, 3]))], &[y]);
+    let merge = b.ints(&[0, 0, HIDDEN as i64]);
+    let y = b.node("Reshape", &[], &[y, merge]);
+    let w = b.weight(&[HIDDEN, HIDDEN]);
+    b.node("MatMul", &[], &[y, w])
+}
+
+/// Gated SiLU, GELU with erf, GELU with tanh by turns.
+fn feed_forward(b: &mut Builder, h: Value, form: usize) -> Value {
+    let (up, down) = (b.weight(&[HIDDEN, 2 * HIDDEN]), b.weight(&[2 * HIDDEN, HIDDEN]));
+    let u = b.node("MatMul", &[], &[h, up]);
+    let y = match form % 3 {
+        0 => {
+            let gate = b.weight(&[HIDDEN, 2 * HIDDEN]);
+            let g = b.node("MatMul", &[], &[h, gate]);
+            let s = b.node("Sigmoid", &[], &[g]);
+            let g = b.node("Mul", &[], &[g, s]);
+            b.node("Mul", &[], &[g, u])
+        }
+        1 => {
+            let c = b.scalar(std::f32::consts::SQRT_2);
+            let d = b.node("Div", &[], &[u, c]);
+            let e = b.node("Erf", &[], &[d]);
+            let one = b.scalar(1.0);
+            let e = b.node("Add", &[], &[e, one]);
+            let y = b.node("Mul", &[], &[u, e]);
+            let half = b.scalar(0.5);
+            b.node("Mul", &[], &[y, half])
+        }
+        _ => {
+            let three = b.scalar(3.0);
+            let cube = b.node("Pow", &[], &[u, three]);
+            let c = b.scalar(0.044715);
+            let t = b.node("Mul", &[], &[c, cube]);
+            let t = b.node("Add", &[], &[u, t]);
+            let c = b.scalar(0.797_884_6);
+            let t = b.node("Mul", &[], &[t, c]);
+            let t = b.node("Tanh", &[], &[t]);
+            let one = b.scalar(1.0);
+            let t = b.node("Add", &[], &[one, t]);
+            let half = b.scalar(0.5);
+            let y = b.node("Mul", &[], &[half, u]);
+            b.node("Mul", &[], &[y, t])
+        }
+    };
+    b.node("MatMul", &[], &[y, down])
+}

@@ -1,0 +1,363 @@
+//! Shape refinement: a small e-graph over dim expressions. Equalities that guards state, with congruence and a few laws of
+//! integer division, make equal extents equal ids; guards that follow from earlier ones go away.
+//!
+//! Sums and products need no rules: rebuilding through the pool's normal form joins what is equal in it.
+
+use egg::{Analysis, DidMerge, EGraph, Id, Rewrite, Runner, SimpleScheduler, Subst, Symbol, define_language, rewrite};
+use ir::graph::Rel;
+use ir::{Module, Onnx, Type};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::fmt;
+use tensor::dims::{DimFolder, DimOp, Origin, Proof};
+use tensor::{DimId, DimPool, Entity, SymId};
+
+define_language! {
+    /// A dim expression.
+    enum Dim {
+        Num(i64),
+        "+" = Add([Id; 2]),
+        "*" = Mul([Id; 2]),
+        "floordiv" = FloorDiv([Id; 2]),
+        "ceildiv" = CeilDiv([Id; 2]),
+        "mod" = Mod([Id; 2]),
+        "min" = Min([Id; 2]),
+        "max" = Max([Id; 2]),
+        Sym(Symbol),
+    }
+}
+
+/// E-nodes of the dim e-graph.
+pub const DIM_NODES: usize = 20_000;
+/// Rounds of rules after each new fact.
+pub const DIM_ROUNDS: usize = 4;
+/// Guards used as facts; those beyond stay as they are.
+pub const DIM_FACTS: usize = 256;
+
+/// What [`refine`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DimReport {
+    /// Guards before.
+    pub guards: usize,
+    /// Guards that follow from the others or from the symbols' bounds.
+    pub guards_removed: usize,
+    /// Extents of values that became simpler or equal to another.
+    pub dims_changed: usize,
+    /// E-nodes.
+    pub n_enodes: usize,
+}
+
+impl fmt::Display for DimReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DimReport { guards, guards_removed, dims_changed, n_enodes } = self;
+        writeln!(
+            f,
+            "dims       guards removed {guards_removed} of {guards}, {dims_changed} extents changed, {n_enodes} e-nodes"
+        )
+    }
+}
+
+/// Bounds of a class, both inclusive.
+#[derive(Default)]
+struct Bounds {
+    symbols: FxHashMap<Symbol, (i64, i64)>,
+}
+
+type DimGraph = EGraph<Dim, Bounds>;
+
+impl Analysis<Dim> for Bounds {
+    type Data = (i64, i64);
+    fn make(eg: &mut DimGraph, n: &Dim, _: Id) -> (i64, i64) {
+        let r = |i: &Id| {
+            let (a, b) = eg[*i].data;
+            (i128::from(a), i128::from(b))
+        };
+        let clamp = |x: i128| i64::try_from(x).unwrap_or(if x < 0 { i64::MIN } else { i64::MAX });
+        let all = (i64::MIN, i64::MAX);
+        let both = |a: &Id, b: &Id, f: &dyn Fn(i128, i128) -> i128| {
+            let ((a0, a1), (b0, b1)) = (r(a), r(b));
+            let c = [f(a0, b0), f(a0, b1), f(a1, b0), f(a1, b1)];
+            (clamp(c.into_iter().min().unwrap_or(0)), clamp(c.into_iter().max().unwrap_or(0)))
+        };
+        match n {
+            Dim::Num(c) => (*c, *c),
+            Dim::Sym(s) => eg.analysis.symbols.get(s).copied().unwrap_or(all),
+            Dim::Add([a, b]) => both(a, b, &|x, y| x + y),
+            Dim::Mul([a, b]) => both(a, b, &|x, y| x.saturating_mul(y)),
+            Dim::Min([a, b]) => both(a, b, &|x, y| x.min(y)),
+            Dim::Max([a, b]) => both(a, b, &|x, y| x.max(y)),
+            Dim::FloorDiv([a, b]) if r(b).0 > 0 => both(a, b, &|x, y| x.div_euclid(y)),
+            Dim::CeilDiv([a, b]) if r(b).0 > 0 => both(a, b, &|x, y| -(-x).div_euclid(y)),
+            Dim::Mod([_, b]) if r(b).0 > 0 => (0, clamp(r(b).1 - 1)),
+            _ => all,
+        }
+    }
+    fn merge(&mut self, a: &mut (i64, i64), b: (i64, i64)) -> DidMerge {
+        let c = (a.0.max(b.0), a.1.min(b.1));
+        let did = DidMerge(c != *a, c != b);
+        *a = c;
+        did
+    }
+    fn modify(eg: &mut DimGraph, id: Id) {
+        let (lo, hi) = eg[id].data;
+        if lo == hi {
+            let k = eg.add(Dim::Num(lo));
+            eg.union(id, k);
+        }
+    }
+}
+
+fn positive(v: &'static str) -> impl Fn(&mut DimGraph, Id, &Subst) -> bool {
+    let v = v.parse().ok();
+    move |eg, _, s| v.is_some_and(|v| eg[s[v]].data.0 > 0)
+}
+
+fn le(a: &'static str, b: &'static str) -> impl Fn(&mut DimGraph, Id, &Subst) -> bool {
+    let (a, b) = (a.parse().ok(), b.parse().ok());
+    move |eg, _, s| a.zip(b).is_some_and(|(a, b)| eg[s[a]].data.1 <= eg[s[b]].data.0)
+}
+
+fn rules() -> Vec<Rewrite<Dim, Bounds>> {
+    vec![
+        // a·b / b = a and its remainder is 0, for b > 0
+        rewrite!("div-mul"; "(floordiv (* ?a ?b) ?b)" => "?a" if positive("?b")),
+        rewrite!("div-mul-left"; "(floordiv (* ?b ?a) ?b)" => "?a" if positive("?b")),
+        rewrite!("ceildiv-mul"; "(ceildiv (* ?a ?b) ?b)" => "?a" if positive("?b")),
+        rewrite!("ceildiv-mul-left"; "(ceildiv (* ?b ?a) ?b)" => "?a" if positive("?b")),
+        rewrite!("div-self"; "(floordiv ?b ?b)" => "1" if positive("?b")),
+        rewrite!("mod-mul"; "(mod (* ?a ?b) ?b)" => "0" if positive("?b")),
+        rewrite!("mod-mul-left"; "(mod (* ?b ?a) ?b)" => "0" if positive("?b")),
+        rewrite!("mod-self"; "(mod ?b ?b)" => "0" if positive("?b")),
+        // ⌊⌊a / b⌋ / c⌋ = ⌊a / (b·c)⌋ for b, c > 0
+        rewrite!("div-div"; "(floordiv (floordiv ?a ?b) ?c)" => "(floordiv ?a (* ?b ?c))" if positive("?b") if positive("?c")),
+        rewrite!("ceildiv-ceildiv"; "(ceildiv (ceildiv ?a ?b) ?c)" => "(ceildiv ?a (* ?b ?c))" if positive("?b") if positive("?c")),
+        rewrite!("ceildiv-one"; "(ceildiv ?a 1)" => "?a"),
+        rewrite!("div-one"; "(floordiv ?a 1)" => "?a"),
+        // min and max
+        rewrite!("min-same"; "(min ?a ?a)" => "?a"),
+        rewrite!("max-same"; "(max ?a ?a)" => "?a"),
+        rewrite!("min-le"; "(min ?a ?b)" => "?a" if le("?a", "?b")),
+        rewrite!("min-ge"; "(min ?a ?b)" => "?b" if le("?b", "?a")),
+        rewrite!("max-le"; "(max ?a ?b)" => "?b" if le("?a", "?b")),
+        rewrite!("max-ge"; "(max ?a ?b)" => "?a" if le("?b", "?a")),
+        rewrite!("max-min"; "(max ?a (min ?a ?b))" => "?a"),
+        rewrite!("min-max"; "(min ?a (max ?a ?b))" => "?a"),
+    ]
+}
+
+/// Adds a dim to the e-graph.
+struct ToGraph<'a>(&'a mut DimGraph);
+
+impl DimFolder for ToGraph<'_> {
+    type Out = Id;
+    fn constant(&mut self, c: i64) -> Id {
+        self.0.add(Dim::Num(c))
+    }
+    fn symbol(&mut self, s: SymId) -> Id {
+        self.0.add(Dim::Sym(sym_name(s)))
+    }
+    fn binary(&mut self, op: DimOp, a: Id, b: Id) -> Id {
+        self.0.add(match op {
+            DimOp::Add => Dim::Add([a, b]),
+            DimOp::Mul => Dim::Mul([a, b]),
+            DimOp::FloorDiv => Dim::FloorDiv([a, b]),
+            DimOp::CeilDiv => Dim::CeilDiv([a, b]),
+            DimOp::Mod => Dim::Mod([a, b]),
+            DimOp::Min => Dim::Min([a, b]),
+            DimOp::Max => Dim::Max([a, b]),
+        })
+    }
+}
+
+fn sym_name(s: SymId) -> Symbol {
+    Symbol::from(format!("s{}", s.index()))
+}
+
+/// The simplest expression of each class as a dim of the pool: fewest operations, symbols of graph inputs first, older
+/// symbols first. A worklist from the leaves; classes and nodes in order of id.
+struct Simplest {
+    dim: FxHashMap<Id, DimId>,
+}
+
+impl Simplest {
+    fn of(eg: &DimGraph, pool: &mut DimPool) -> Simplest {
+        type Cost = (u64, u64);
+        let mut best: FxHashMap<Id, (Cost, DimId)> = FxHashMap::default();
+        let mut ids: Vec<Id> = eg.classes().map(|c| c.id).collect();
+        ids.sort_unstable();
+        loop {
+            let mut changed = false;
+            for &id in &ids {
+                for n in &eg[id].nodes {
+                    let Some((cost, dim)) = Self::node(eg, n, &best, pool) else { continue };
+                    if best.get(&id).is_none_or(|(c, _)| cost < *c) {
+                        best.insert(id, (cost, dim));
+                        changed = true;
+                    }
+                }
+            }
+            if !changed {
+                return Simplest { dim: best.into_iter().map(|(k, (_, d))| (k, d)).collect() };
+            }
+        }
+    }
+    fn node(
+        eg: &DimGraph,
+        n: &Dim,
+        best: &FxHashMap<Id, ((u64, u64), DimId)>,
+        pool: &mut DimPool,
+    ) -> Option<((u64, u64), DimId)> {
+        let (op, kids) = match n {
+            Dim::Num(c) => return Some(((0, 0), pool.constant(*c))),
+            Dim::Sym(s) => {
+                let i: usize = s.as_str().get(1..)?.parse().ok()?;
+                let s = SymId::new(i);
+                let input = matches!(pool.sym(s).origin, Origin::Input { .. });
+                return Some(((if input { 2 } else { 5 }, i as u64), pool.sym_dim(s)));
+            }
+            Dim::Add(k) => (DimOp::Add, k),
+            Dim::Mul(k) => (DimOp::Mul, k),
+            Dim::FloorDiv(k) => (DimOp::FloorDiv, k),
+            Dim::CeilDiv(k) => (DimOp::CeilDiv, k),
+            Dim::Mod(k) => (DimOp::Mod, k),
+            Dim::Min(k) => (DimOp::Min, k),
+            Dim::Max(k) => (DimOp::Max, k),
+        };
+        let ((a, da), (b, db)) = (best.get(&eg.find(kids[0]))?, best.get(&eg.find(kids[1]))?);
+        let step = if matches!(op, DimOp::Add | DimOp::Mul) { 1 } else { 3 };
+        // A constant factor of zero and the like are simplified by the pool; division by zero stays an opaque term.
+        Some(((a.0 + b.0 + step, a.1 + b.1), pool.binary(op, *da, *db)))
+    }
+}
+
+/// Saturates, then joins classes whose simplest forms are one dim, until nothing changes.
+fn close(mut eg: DimGraph, pool: &mut DimPool) -> DimGraph {
+    for _ in 0..DIM_ROUNDS {
+        let runner = Runner::<Dim, Bounds>::new(Bounds::default())
+            .with_egraph(eg)
+            .with_scheduler(SimpleScheduler)
+            .with_iter_limit(DIM_ROUNDS)
+            .with_node_limit(DIM_NODES)
+            .with_time_limit(std::time::Duration::from_secs(3600))
+            .run(&rules());
+        eg = runner.egraph;
+        let simplest = Simplest::of(&eg, pool);
+        let mut ids: Vec<(DimId, Id)> = simplest.dim.iter().map(|(&id, &d)| (d, id)).collect();
+        ids.sort_unstable();
+        let mut changed = false;
+        for w in ids.windows(2) {
+            if w[0].0 == w[1].0 {
+                changed |= eg.union(w[0].1, w[1].1);
+            }
+        }
+        eg.rebuild();
+        if !changed {
+            break;
+        }
+    }
+    eg
+}
+
+/// Whether a dim is known once the run's inputs are.
+fn at_entry(pool: &DimPool, d: DimId) -> bool {
+    pool.symbols_of(d).iter().all(|&s| matches!(pool.sym(s).origin, Origin::Input { .. }))
+}
+
+/// Refines the dims of a module: removes guards that follow from others, and makes extents that are equal under the
+/// remaining guards equal ids. Types of the main graph's inputs stay as declared. Guards about extents that are known
+/// only during the run are neither used as facts nor removed, unless they hold always.
+pub fn refine(module: &mut Module<Onnx>) -> DimReport {
+    let mut report = DimReport { guards: module.guards.len(), ..DimReport::default() };
+    let mut seen: FxHashSet<DimId> = FxHashSet::default();
+    let mut dims: Vec<DimId> = Vec::new();
+    let mut note = |d: DimId| {
+        if seen.insert(d) {
+            dims.push(d);
+        }
+    };
+    for g in module.graphs.values() {
+        g.values.values().for_each(|v| each_dim(&v.ty, &mut note));
+    }
+    module.guards.iter().for_each(|g| [g.lhs, g.rhs].into_iter().for_each(&mut note));
+    if dims.iter().all(|&d| module.dims.as_const(d).is_some()) && module.guards.is_empty() {
+        return report;
+    }
+
+    let pool = &mut module.dims;
+    let symbols = pool.symbols().map(|(s, x)| (sym_name(s), (x.lo, x.hi))).collect();
+    let mut eg = DimGraph::new(Bounds { symbols });
+    let id_of: FxHashMap<DimId, Id> = dims.iter().map(|&d| (d, pool.fold(d, &mut ToGraph(&mut eg)))).collect();
+    eg.rebuild();
+    let mut eg = close(eg, pool);
+    let mut facts = 0;
+    let guards = std::mem::take(&mut module.guards);
+    let mut kept = Vec::new();
+    for g in guards {
+        let (a, b) = (id_of[&g.lhs], id_of[&g.rhs]);
+        let holds = match g.rel {
+            Rel::Eq => eg.find(a) == eg.find(b),
+            Rel::Le => {
+                eg.find(a) == eg.find(b)
+                    || eg[a].data.1 <= eg[b].data.0
+                    || pool.prove_le(g.lhs, g.rhs) == Proof::Yes
+                    || kept.iter().any(|k: &ir::graph::Guard| {
+                        k.rel == Rel::Le
+                            && eg.find(id_of[&k.lhs]) == eg.find(a)
+                            && eg.find(id_of[&k.rhs]) == eg.find(b)
+                            && at_entry(pool, k.lhs)
+                            && at_entry(pool, k.rhs)
+                    })
+            }
+        };
+        if holds {
+            report.guards_removed += 1;
+            continue;
+        }
+        if g.rel == Rel::Eq && facts < DIM_FACTS && at_entry(pool, g.lhs) && at_entry(pool, g.rhs) {
+            facts += 1;
+            eg.union(a, b);
+            eg.rebuild();
+            eg = close(eg, pool);
+        }
+        kept.push(g);
+    }
+    module.guards = kept;
+    report.n_enodes = eg.total_size();
+
+    let simplest = Simplest::of(&eg, pool);
+    let new: FxHashMap<DimId, DimId> = id_of
+        .iter()
+        .filter_map(|(&d, &id)| simplest.dim.get(&eg.find(id)).map(|&s| (d, s)))
+        .filter(|(d, s)| d != s)
+        .collect();
+    report.dims_changed = new.len();
+    let main = module.main;
+    for r in module.graphs.keys() {
+        let g = &mut module.graphs[r];
+        for v in g.values.values_mut() {
+            let declared = r == main && matches!(v.def, ir::graph::Def::Input(_));
+            if !declared {
+                map_dims(&mut v.ty, &new);
+            }
+        }
+    }
+    report
+}
+
+fn each_dim(ty: &Type, f: &mut impl FnMut(DimId)) {
+    match ty {
+        Type::Tensor(t) => t.shape.iter().flatten().copied().for_each(f),
+        Type::Sequence(t) | Type::Optional(t) => each_dim(t, f),
+        Type::Map { value, .. } => each_dim(value, f),
+        Type::Unknown => {}
+    }
+}
+
+fn map_dims(ty: &mut Type, new: &FxHashMap<DimId, DimId>) {
+    match ty {
+        Type::Tensor(t) => t.shape.iter_mut().flatten().for_each(|d| *d = new.get(d).copied().unwrap_or(*d)),
+        Type::Sequence(t) | Type::Optional(t) => map_dims(t, new),
+        Type::Map { value, .. } => map_dims(value, new),
+        Type::Unknown => {}
+    }
+}

@@ -1,0 +1,92 @@
+//! Identities and constant arithmetic of elementwise operators.
+
+use crate::pattern::Match;
+use crate::rule;
+use crate::rule::{Cx, Rule, Skip, miss};
+use egg::Id;
+
+fn keeps_type(cx: &mut Cx<'_>, m: &Match) -> bool {
+    cx.same_type(m.v("x"), m.root)
+}
+
+/// The table.
+pub const RULES: &[Rule] = &[
+    // x + 0 = x (a zero may change its sign)
+    rule!("add-zero", Exact, law ["(Add~ ?x 0)"] => text "?x", if "x has the type of the sum", keeps_type;
+          "x:f32[a,b]", "x:i64[a]"),
+    // x - 0 = x
+    rule!("sub-zero", Exact, law ["(Sub ?x 0)"] => text "?x", if "x has the type of the result", keeps_type;
+          "x:f32[a,b]"),
+    // x · 1 = x, x / 1 = x, x¹ = x
+    rule!("mul-one", Exact, law ["(Mul~ ?x 1)", "(Div ?x 1)", "(Pow ?x 1)"] => text "?x",
+          if "x has the type of the result", keeps_type;
+          "x:f32[a,b]"),
+    // x² = x · x
+    rule!("square", Reassoc, law ["(Pow ?x 2)"] => text "(Mul ?x ?x)", if "x has the type of the result", keeps_type;
+          "x:f32[a,b]"),
+    // -(-x) = x, ¬¬x = x
+    rule!("involution", Exact, law ["(Neg (Neg ?x))", "(Not (Not ?x))"] => text "?x"; "#0 x:f32[a,b]", "#1 x:bool[a]"),
+    // f(f(x)) = f(x) for max(·, 0), |·| and rounding
+    rule!("idempotent", Exact, law [
+              "(Relu (Relu ?x))", "(Abs (Abs ?x))", "(Floor (Floor ?x))", "(Ceil (Ceil ?x))", "(Round (Round ?x))",
+          ] => code idempotent;
+          "x:f32[a,b]"),
+    // max(x, 0) = x for x ≥ 0
+    rule!("relu-of-nonnegative", Exact, law ["(Relu ?x)"] => text "?x",
+    if "no element is negative", |cx, m| cx.data(m.v("x")).range.0 >= 0.0;
+    ),
+    // (x · a) · b = x · (a · b) and the same with division, for constants a and b of one element, a · b finite and not 0
+    rule!("scale-twice", Reassoc, law [
+              "(Mul~ (Mul~ ?x ?a) ?b)", "(Mul~ (Div ?x ?d) ?b)", "(Div (Mul~ ?x ?a) ?e)", "(Div (Div ?x ?d) ?e)",
+          ] => code scale_twice;
+          "#0 x:f32[m,n] a:f32[]=3 b:f32[]=0.5", "#1 x:f32[m,n] d:f32[]=3 b:f32[]=0.5",
+          "#2 x:f32[m,n] a:f32[]=3 e:f32[1]=0.7", "#3 x:f32[m,n] d:f32[]=3 e:f32[]=5"),
+    // The sum, product, maximum, minimum, mean of one is itself
+    rule!("variadic-of-one", Exact, law ["(Sum ?x)", "(Max ?x)", "(Min ?x)", "(Mean ?x)", "(Concat ?x)"] => text "?x";
+          "x:f32[a,b]"),
+    // Σ(x, y) = x + y
+    rule!("sum-of-two", Exact, law ["(Sum ?x ?y)"] => text "(Add ?x ?y)"; "x:f32[a,b] y:f32[a,b]", "x:f32[a,b] y:f32[b]"),
+    // where(true, x, y) = x, where(false, x, y) = y
+    rule!("where-const", Exact, law ["(Where 1 ?x ?y)", "(Where 0 ?y ?x)"] => text "?x",
+    if "x has the type of the result", keeps_type;
+    ),
+    // Dropout outside training is x
+    rule!("dropout", Exact, law ["(Dropout@d ?x ..)"] => code dropout; "x:f32[a,b]"),
+    rule!("identity", Exact, law ["(Identity ?x)"] => text "?x"; "x:f32[a,b]"),
+];
+
+fn idempotent(_: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
+    m.root_node.as_ref().map(|n| n.kids[0]).ok_or(Skip::No)
+}
+
+fn scale_twice(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
+    let dtype = cx.dtype(m.root).filter(|d| d.is_float()).ok_or(Skip::No)?;
+    let mut scale = 1.0;
+    for (name, inverse) in [("a", false), ("b", false), ("d", true), ("e", true)] {
+        if let Some(id) = m.get(name) {
+            let v = cx.scalar(id).ok_or(Skip::No)?;
+            scale *= if inverse { 1.0 / v } else { v };
+        }
+    }
+    let single = scale as f32;
+    if !single.is_normal() {
+        return miss("the product of the constants is not a normal number");
+    }
+    let x = m.v("x");
+    if !cx.same_type(x, m.root) {
+        return Err(Skip::No);
+    }
+    let c = cx.scalar_const(dtype, scale);
+    cx.add("Mul", &[], &[x, c])
+}
+
+fn dropout(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
+    let d = m.node("d");
+    if !matches!(d.head, crate::lang::Head::Op { n_outs: 1, .. }) {
+        return Err(Skip::No);
+    }
+    match cx.kid(d, 2) {
+        Some(training) if cx.splat(training) != Some(0.0) => miss("training mode is not off"),
+        _ => Ok(m.v("x")),
+    }
+}

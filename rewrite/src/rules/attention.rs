@@ -1,0 +1,151 @@
+//! Softmax attention in the bracketings that exporters write.
+
+use crate::pattern::Match;
+use crate::rule;
+use crate::rule::{Cx, Rule, Skip, miss};
+use crate::rules::layout::{perm, transpose};
+use egg::Id;
+use ir::attrs::{Attr, F32};
+
+/// Scores: q·kᵀ, scaled or not
+macro_rules! scores {
+    () => {
+        "<(Mul~ (MatMul ?q ?k) ?c) (Div (MatMul ?q ?k) ?d) (MatMul ?q ?k)>"
+    };
+}
+/// softmax(z), computed in another dtype or not
+macro_rules! soft {
+    ($z:expr) => {
+        concat!("<(Softmax@s ", $z, ") (Cast (Softmax@s <", $z, " (Cast ", $z, ")>))>")
+    };
+}
+
+/// The table.
+pub const RULES: &[Rule] = &[
+    // softmax(c·q·kᵀ + mask)·v
+    rule!("attention", Reassoc, idiom [concat!("(MatMul ", soft!(scores!()), " ?v)")] => code attention;
+          "q:f32[2,h,s,4] k:f32[2,h,4,t] v:f32[2,h,t,e] c:f32[]=0.5 d:f32[]=2"),
+    rule!("attention-mask", Reassoc, idiom [
+              concat!("(MatMul ", soft!(concat!("(Add~ ", scores!(), " ?mask)")), " ?v)"),
+          ] => code attention;
+          "q:f32[2,h,s,4] k:f32[2,h,4,t] v:f32[2,h,t,e] c:f32[]=0.5 d:f32[]=2 mask:f32[2,1,1,t]",
+          "q:f32[h,s,4] k:f32[h,4,t] v:f32[h,t,e] c:f32[]=0.5 d:f32[]=2 mask:f32[s,t]"),
+    // where(p, scores, -∞) = scores + where(p, 0, -∞)
+    rule!("attention-where", Reassoc, idiom [
+              concat!("(MatMul ", soft!(concat!("(Where ?p ", scores!(), " ?low)")), " ?v)"),
+              concat!("(MatMul ", soft!(concat!("(Where ?p ?low2 ", scores!(), ")")), " ?v)"),
+          ] => code attention;
+          "#0 q:f32[2,h,s,4] k:f32[2,h,4,t] v:f32[2,h,t,e] c:f32[]=0.5 d:f32[]=2 p:bool[s,t] low:f32[]=-3e38",
+          "#1 q:f32[2,h,s,4] k:f32[2,h,4,t] v:f32[2,h,t,e] c:f32[]=0.5 d:f32[]=2 p:bool[s,t] low2:f32[]=-3e38"),
+    // attention over transposed keys is attention over the keys
+    rule!("attention-keys", Exact, law ["(hip:Attention{k_trans=1}@a ?q (Transpose@t ?k) ?v ?mask)"] => code keys;
+          "q:f32[2,h,s,4] k:f32[2,h,t,4] v:f32[2,h,t,e] mask: @t.perm=0,1,3,2 @a.scale=0.5",
+          "q:f32[2,h,s,4] k:f32[2,t,h,4] v:f32[2,h,t,e] mask: @t.perm=0,2,3,1 @a.scale=0.5"),
+    // A factor on q or on k is part of the scale
+    rule!("attention-scale", Reassoc, law [
+              "(hip:Attention@a <(Mul~ ?q ?c) (Div ?q ?d)> ?k ?v ?mask)", "(hip:Attention@a ?q <(Mul~ ?k ?c) (Div ?k ?d)> ?v ?mask)",
+          ] => code scale;
+          "q:f32[2,h,s,4] k:f32[2,h,t,4] v:f32[2,h,t,e] mask: c:f32[]=0.5 d:f32[]=3 @a.scale=0.5"),
+    // … also under a transpose of k
+    rule!("attention-scale-keys", Reassoc, law [
+              "(hip:Attention@a ?q (Transpose@t <(Mul~ ?k ?c) (Div ?k ?d)>) ?v ?mask)",
+          ] => code scale_keys;
+          "q:f32[2,h,s,4] k:f32[2,t,h,4] v:f32[2,h,t,e] mask: c:f32[]=0.5 d:f32[]=3 @t.perm=0,2,1,3 @a.scale=0.5"),
+];
+
+/// The factor in a match: constant ?c, or the inverse of constant ?d.
+fn factor(cx: &Cx<'_>, m: &Match) -> Result<f64, Skip> {
+    let v = match (m.get("c"), m.get("d")) {
+        (Some(c), _) => cx.scalar(c),
+        (None, Some(d)) => cx.scalar(d).map(|v| 1.0 / v),
+        (None, None) => Some(1.0),
+    };
+    match v {
+        Some(v) if (v as f32).is_normal() => Ok(v),
+        Some(_) => miss("the scale is not a normal number"),
+        None => miss("the scale is not a constant scalar"),
+    }
+}
+
+fn attention(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
+    let (q, k, v) = (m.v("q"), m.v("k"), m.v("v"));
+    let (Some(sq), Some(sk), Some(sv)) = (cx.shape(q), cx.shape(k), cx.shape(v)) else { return Err(Skip::No) };
+    let rank = sq.len();
+    if !(3..=4).contains(&rank) || sk.len() != rank || sv.len() != rank {
+        return miss("q, k and v are not of rank 3 or 4");
+    }
+    if !cx.same_dims(&sq[..rank - 2], &sk[..rank - 2]) || !cx.same_dims(&sq[..rank - 2], &sv[..rank - 2]) {
+        return miss("batch and heads of q, k and v differ");
+    }
+    let dtype = cx.dtype(q).ok_or(Skip::No)?;
+    if cx.dtype(k) != Some(dtype) || cx.dtype(v) != Some(dtype) || cx.dtype(m.root) != Some(dtype) {
+        return miss("q, k and v have different dtypes");
+    }
+    let s = m.node("s").clone();
+    let axis = cx.attr_int(&s, "axis");
+    if axis != Some(-1) && axis != Some(rank as i64 - 1) {
+        return miss("the softmax is not over the last axis");
+    }
+    let scores = [&sq[..rank - 1], &sk[rank - 1..]].concat();
+    let z = cx.shape(s.kids[0]).ok_or(Skip::No)?;
+    if !cx.same_dims(&z, &scores) {
+        return miss("the mask changes the shape of the scores");
+    }
+    let scale = factor(cx, m)?;
+    let mask = match (m.get("mask"), m.get("p")) {
+        (Some(mask), _) => mask,
+        (None, Some(p)) => {
+            let (low, first) = match (m.get("low"), m.get("low2")) {
+                (Some(l), _) => (l, false),
+                (_, Some(l)) => (l, true),
+                _ => return Err(Skip::No),
+            };
+            // Scores added to the low value must vanish in it.
+            match cx.scalar(low) {
+                Some(l) if l <= -1e30 || (l <= -6e4 && dtype.bits() == 16) => {}
+                Some(l) => return miss(format!("the masked value {l} is not low enough")),
+                None => return miss("the masked value is not a constant"),
+            }
+            let zero = cx.scalar_const(dtype, 0.0);
+            cx.add("Where", &[], &if first { [p, low, zero] } else { [p, zero, low] })?
+        }
+        (None, None) => cx.none(),
+    };
+    if !cx.absent(mask) && cx.dtype(mask) != Some(dtype) {
+        return miss("the mask has another dtype");
+    }
+    let attrs = [("scale", Attr::Float(F32::new(scale as f32))), ("k_trans", Attr::Int(1))];
+    cx.add("hip:Attention", &attrs, &[q, k, v, mask])
+}
+
+fn keys(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
+    let (a, k) = (m.node("a").clone(), m.v("k"));
+    let mut p = perm(cx, m.node("t"), k).ok_or(Skip::No)?;
+    let n = p.len();
+    p.swap(n - 2, n - 1);
+    let k = transpose(cx, k, &p)?;
+    let kids = [m.v("q"), k, m.v("v"), m.v("mask")];
+    cx.with_attrs(&a, &[("k_trans", Attr::Int(0))], &kids)
+}
+
+fn scaled(cx: &mut Cx<'_>, m: &Match, k: Id) -> Result<Id, Skip> {
+    let a = m.node("a").clone();
+    let (q, v, mask) = (m.v("q"), m.v("v"), m.v("mask"));
+    let f = factor(cx, m)?;
+    let scale = f64::from(cx.attr_float(&a, "scale").unwrap_or(1.0)) * f;
+    if !cx.same_type(q, a.kids[0]) || !cx.same_type(k, a.kids[1]) || !(scale as f32).is_normal() {
+        return Err(Skip::No);
+    }
+    cx.with_attrs(&a, &[("scale", Attr::Float(F32::new(scale as f32)))], &[q, k, v, mask])
+}
+
+fn scale(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
+    scaled(cx, m, m.v("k"))
+}
+
+fn scale_keys(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
+    let k = m.v("k");
+    let p = perm(cx, m.node("t"), k).ok_or(Skip::No)?;
+    let k = transpose(cx, k, &p)?;
+    scaled(cx, m, k)
+}
