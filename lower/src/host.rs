@@ -114,7 +114,7 @@ pub struct Domain {
 }
 
 /// A node in errors and profiles.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DebugNode {
     /// The model node's path.
     pub path: String,

@@ -17,7 +17,14 @@ mod plan_scan;
 #[cfg(test)]
 mod plan_tests;
 
+pub mod program;
+mod program_control;
+mod program_kernels;
+mod program_print;
+mod program_regs;
+
 pub mod check;
 pub mod fuzz;
 
 pub use plan::{Plan, plan};
+pub use program::host_program;

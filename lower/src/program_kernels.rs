@@ -56,7 +56,8 @@ impl Kernels {
 /// The nest with every dim replaced.
 pub(crate) fn map_dims(n: &Nest, f: &mut impl FnMut(DimId) -> DimId) -> Nest {
     fn coords(cs: &[Coord], f: &mut impl FnMut(DimId) -> DimId) -> SmallVec<[Coord; 4]> {
-        let coord = |c: &Coord| Coord { offset: f(c.offset), terms: c.terms.iter().map(|(t, k)| (*t, f(*k))).collect() };
+        let coord =
+            |c: &Coord| Coord { offset: f(c.offset), terms: c.terms.iter().map(|(t, k)| (*t, f(*k))).collect() };
         cs.iter().map(coord).collect()
     }
     fn access(a: &Access, f: &mut impl FnMut(DimId) -> DimId) -> Access {

@@ -28,10 +28,10 @@ impl<K: Copy + Eq + Hash, V: Copy> Scoped<K, V> {
         let old = self.map.insert(k, v);
         self.trail.push((k, old));
     }
-    fn mark(&self) -> usize {
+    pub fn mark(&self) -> usize {
         self.trail.len()
     }
-    fn reset(&mut self, mark: usize) {
+    pub fn reset(&mut self, mark: usize) {
         while self.trail.len() > mark {
             match self.trail.pop() {
                 Some((k, Some(v))) => self.map.insert(k, v),
