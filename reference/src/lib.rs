@@ -9,3 +9,4 @@ pub mod cast;
 pub mod data;
 pub mod elementwise;
 pub mod math;
+pub mod movement;

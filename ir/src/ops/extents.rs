@@ -1,0 +1,184 @@
+//! Arithmetic on extents that shape rules share: quotients, clamping, signs.
+
+use crate::op::InferCtx;
+use crate::ty::Shape;
+use tensor::dims::Proof;
+use tensor::{DimId, DimPool, ErrorKind, Result};
+
+/// The greatest number that exporters write for "to the end" in 32 bits; ends from here on mean the end of the axis.
+const OPEN_END: i64 = i32::MAX as i64;
+
+/// `min(max(d, lo), hi)`.
+pub fn clamp(p: &mut DimPool, d: DimId, lo: DimId, hi: DimId) -> DimId {
+    let d = p.max(d, lo);
+    p.min(d, hi)
+}
+
+/// 1 where `d < 0`, else 0, as a dim.
+pub fn is_negative(p: &mut DimPool, d: DimId) -> DimId {
+    let (zero, one) = (p.constant(0), p.constant(1));
+    let n = p.sub(zero, d);
+    clamp(p, n, zero, one)
+}
+
+/// 1 where `d = 0`, else 0, as a dim.
+pub fn is_zero(p: &mut DimPool, d: DimId) -> DimId {
+    let (zero, one) = (p.constant(0), p.constant(1));
+    let n = p.sub(zero, d);
+    let magnitude = p.max(d, n);
+    let nonzero = p.min(magnitude, one);
+    p.sub(one, nonzero)
+}
+
+/// An index from the start of an axis of extent `n`: negative ones count from the end.
+pub fn from_start(p: &mut DimPool, d: DimId, n: DimId) -> DimId {
+    match p.range(d) {
+        (lo, _) if lo >= 0 => d,
+        (_, hi) if hi < 0 => p.add(d, n),
+        _ => {
+            let neg = is_negative(p, d);
+            let shift = p.mul(neg, n);
+            p.add(d, shift)
+        }
+    }
+}
+
+/// The product of `nums` over the product of `dens`, and whether it is known to be without remainder. Factors on both sides
+/// cancel: where one of them is 0 there are no elements, and any quotient is right.
+pub fn quotient(p: &mut DimPool, nums: &[DimId], dens: &[DimId]) -> (DimId, bool) {
+    let (mut nums, mut dens) = (nums.to_vec(), dens.to_vec());
+    dens.retain(|d| match nums.iter().position(|n| n == d) {
+        Some(i) if p.as_const(*d) != Some(0) => {
+            nums.swap_remove(i);
+            false
+        }
+        _ => true,
+    });
+    let (num, den) = (p.product(nums.iter().copied()), p.product(dens.iter().copied()));
+    if p.as_const(den) == Some(0) {
+        return (p.constant(0), p.as_const(num) == Some(0));
+    }
+    // With the divisor's symbols taken as at least 1, a polynomial quotient cancels them.
+    let raised: Vec<_> = p.symbols_of(den).into_iter().filter(|&s| p.sym(s).lo == 0).collect();
+    raised.iter().for_each(|&s| p.sym_mut(s).lo = 1);
+    let q = p.floordiv(num, den);
+    raised.iter().for_each(|&s| p.sym_mut(s).lo = 0);
+    if p.mul(q, den) == num {
+        return (q, true);
+    }
+    let one = p.constant(1);
+    let den = p.max(den, one);
+    (p.floordiv(num, den), false)
+}
+
+/// First element (from the start, clamped) and number of elements of a slice along an axis of extent `n`.
+pub fn slice_axis(c: &mut InferCtx, n: DimId, start: DimId, end: DimId, step: i64) -> Result<(DimId, DimId)> {
+    if step == 0 {
+        return Err(c.error(ErrorKind::Shape, "Slice: a step is 0"));
+    }
+    if step > 0
+        && let Some(e) = c.dims.as_const(end).filter(|&e| e >= OPEN_END)
+        && c.dims.range(n).1 > e
+        && e != i64::MAX
+    {
+        // 2³¹-1 stands for the end of the axis, which is true for any axis shorter than that.
+        c.require_le(n, end, "Slice: an end of 2³¹-1 or more must be the end of the axis");
+        return Ok(slice_dims(c.dims, n, start, n, step));
+    }
+    Ok(slice_dims(c.dims, n, start, end, step))
+}
+
+/// See [`slice_axis`]; `step` is not 0.
+pub fn slice_dims(p: &mut DimPool, n: DimId, start: DimId, end: DimId, step: i64) -> (DimId, DimId) {
+    let (zero, one) = (p.constant(0), p.constant(1));
+    let k = p.constant(step.saturating_abs());
+    let (s, e) = (from_start(p, start, n), from_start(p, end, n));
+    if step > 0 {
+        let (first, last) = (clamp(p, s, zero, n), clamp(p, e, zero, n));
+        // Where one side is an end of the axis the length has a simpler form than the difference of the clamped sides.
+        let len = if last == n && p.prove_le(zero, s) == Proof::Yes {
+            let d = p.sub(n, s);
+            p.max(d, zero)
+        } else if last == n && p.prove_le(s, n) == Proof::Yes {
+            let d = p.sub(n, s);
+            p.min(d, n)
+        } else {
+            let d = p.sub(last, first);
+            p.max(d, zero)
+        };
+        return (first, p.ceildiv(len, k));
+    }
+    let (minus, top) = (p.constant(-1), p.sub(n, one));
+    let (first, last) = (clamp(p, s, zero, top), clamp(p, e, minus, top));
+    let d = p.sub(first, last);
+    let len = p.max(d, zero);
+    (first, p.ceildiv(len, k))
+}
+
+impl InferCtx<'_> {
+    /// States `a ≤ b`: dropped where it always holds, else a guard. For facts that only hostile or huge inputs break.
+    pub fn require_le(&mut self, a: DimId, b: DimId, what: &str) {
+        if self.dims.prove_le(a, b) != Proof::Yes {
+            let node = self.path.into();
+            let guard = crate::graph::Guard { lhs: a, rel: crate::graph::Rel::Le, rhs: b, why: what.into(), node };
+            self.guards.push(guard);
+        }
+    }
+    /// An element of a shape operand as an extent: negative numbers are refused now or at run time.
+    ///
+    /// # Errors
+    /// `Shape` when it is always negative.
+    pub fn extent(&mut self, d: DimId) -> Result<DimId> {
+        let zero = self.dims.constant(0);
+        if self.dims.range(d).1 < 0 {
+            let text = format!("{}: an extent is negative: {}", self.def.name, self.dims.display(d));
+            return Err(self.error(ErrorKind::Shape, text));
+        }
+        self.require_le(zero, d, &format!("{}: an extent must not be negative", self.def.name));
+        Ok(d)
+    }
+    /// Number of elements of operand `i`, a list: its extent, where constant.
+    pub fn list_len(&self, i: usize) -> Option<usize> {
+        let s = self.shape(i)?;
+        match s.as_slice() {
+            [] => Some(1),
+            [n] => usize::try_from(self.dims.as_const(*n)?).ok(),
+            _ => None,
+        }
+    }
+    /// Fresh extents for a result of known rank whose extents nothing derives.
+    pub fn unknown_extents(&mut self, rank: usize) -> Shape {
+        (0..rank).map(|_| self.fresh("unknown", tensor::dims::Origin::Unknown)).collect()
+    }
+    /// Attribute slot by name, as integers, or operand `i` as constants; `None` where absent, an error where not constant.
+    ///
+    /// # Errors
+    /// `Unsupported` when the operand is present but not constant.
+    pub fn const_list(&self, i: usize, what: &str) -> Result<Option<Vec<i64>>> {
+        if !self.has(i) {
+            return Ok(None);
+        }
+        match self.const_ints(i) {
+            Some(v) => Ok(Some(v)),
+            None => {
+                let text = format!("{}: {what} must be known when the model is compiled", self.def.name);
+                Err(self.error(ErrorKind::Unsupported, text))
+            }
+        }
+    }
+    /// Normalises a list of axes, each at most once.
+    ///
+    /// # Errors
+    /// `Shape` when one is out of range or repeated.
+    pub fn axes(&self, axes: &[i64], rank: usize) -> Result<Vec<usize>> {
+        let mut out: Vec<usize> = Vec::with_capacity(axes.len());
+        for &a in axes {
+            let a = self.axis(a, rank)?;
+            if out.contains(&a) {
+                return Err(self.error(ErrorKind::Shape, format!("{}: axis {a} is given twice", self.def.name)));
+            }
+            out.push(a);
+        }
+        Ok(out)
+    }
+}

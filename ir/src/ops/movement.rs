@@ -1,0 +1,623 @@
+//! Rows of ops that move elements by position: transpose, concatenation, slices, tiles, padding.
+
+use super::extents::{slice_axis, slice_dims};
+use super::loops::{Builder, outer};
+use super::row::{ANY, PLAIN, ROW};
+use super::shape::extents;
+use crate::lowering::{Candidate, NodeCtx, Part, Plan, Refusal, ViewOp};
+use crate::nest::{BinOp, ExprId, Nest};
+use crate::op::{AttrKind, InferCtx, OpDef, RefCtx, attr, opt, req, var};
+use crate::ty::Shape;
+use reference::movement::{self, PadMode};
+use tensor::dims::Proof;
+use tensor::{DType, DType::*, Diagnostic, DimId, ErrorKind, Result, Tensor};
+
+const T: (&str, &[DType]) = ("T", ANY);
+const I: (&str, &[DType]) = ("I", &[I64]);
+const IND: (&str, &[DType]) = ("Tind", &[I32, I64]);
+
+const SPLIT: OpDef = OpDef {
+    name: "Split",
+    outputs: &[var("outputs", "T")],
+    dtypes: &[T, I],
+    infer: split_infer,
+    reference: Some(split_ref),
+    lower: &[Candidate::View(split_view)],
+    cases: &["[6,2]", "[7] split=3,4"],
+    ..ROW
+};
+const SLICE: OpDef = OpDef {
+    name: "Slice",
+    outputs: &[req("output", "T")],
+    dtypes: &[T, IND],
+    infer: slice_infer,
+    reference: Some(slice_ref),
+    lower: &[Candidate::View(slice_view)],
+    cases: &["[5,4] starts=1 ends=-1 axes=0", "[5] starts=-1 ends=-100 axes=0 steps=-2"],
+    ..ROW
+};
+const PAD: OpDef = OpDef {
+    name: "Pad",
+    outputs: &[req("output", "T")],
+    dtypes: &[("T", PLAIN), IND],
+    infer: pad_infer,
+    reference: Some(pad_ref),
+    lower: &[Candidate::Loops(pad_loops)],
+    cases: &["[3,4] pads=0,1,2,0", "[3,4] pads=0,-1,0,2", "[4] pads=2,3 mode=reflect", "[2] pads=3,3 mode=edge"],
+    ..ROW
+};
+const PAD_INPUTS: &[crate::op::Param] =
+    &[req("data", "T"), req("pads", "I64"), opt("constant_value", "T"), opt("axes", "Tind")];
+
+/// Rows of this family.
+pub static ROWS: &[OpDef] = &[
+    OpDef {
+        name: "Transpose",
+        inputs: &[req("data", "T")],
+        outputs: &[req("transposed", "T")],
+        attrs: &[attr("perm", AttrKind::Ints)],
+        dtypes: &[T],
+        infer: |c| {
+            let Some(s) = c.shape(0) else {
+                match c.attrs.ints(0).map(|p| p.len()) {
+                    Some(n) => {
+                        let d = c.unknown_extents(n);
+                        c.set(0, c.dtype(0)?, d);
+                    }
+                    None => c.set_unranked(0, c.dtype(0)?),
+                }
+                return Ok(());
+            };
+            let perm = match c.attrs.ints(0) {
+                Some(p) => {
+                    let perm = c.axes(p, s.len())?;
+                    if perm.len() != s.len() || p.iter().any(|&a| a < 0) {
+                        let text = format!("Transpose: {p:?} is no permutation of {} axes", s.len());
+                        return Err(c.error(ErrorKind::Shape, text));
+                    }
+                    perm
+                }
+                None => (0..s.len()).rev().collect(),
+            };
+            c.set(0, c.dtype(0)?, perm.iter().map(|&p| s[p]));
+            if let Some(v) = c.values(0) {
+                c.set_values(0, v);
+            }
+            Ok(())
+        },
+        reference: Some(|c| {
+            let x = c.input(0)?;
+            Ok(vec![movement::transpose(x, &perm(c.attrs.ints(0), x.shape().len()))?])
+        }),
+        lower: &[Candidate::View(|c| {
+            let rank = c.need(0)?.shape.len();
+            Ok(ViewOp::Permute(perm(c.attrs.ints(0), rank).into_iter().collect()))
+        })],
+        cases: &["[2,3,4]", "[2,3,4] perm=1,2,0", "[]"],
+        ..ROW
+    },
+    OpDef {
+        name: "Concat",
+        since: 4,
+        inputs: &[var("inputs", "T")],
+        outputs: &[req("concat_result", "T")],
+        attrs: &[attr("axis", AttrKind::IntReq)],
+        dtypes: &[T],
+        infer: concat_infer,
+        reference: Some(|c| {
+            let xs: Vec<&Tensor> = c.ins.iter().flatten().collect();
+            let rank = xs.first().map_or(0, |x| x.shape().len()) as i64;
+            let axis = c.attrs.int(0).unwrap_or(0);
+            Ok(vec![movement::concat(&xs, if axis < 0 { axis + rank } else { axis } as usize)?])
+        }),
+        lower: &[Candidate::Assemble(concat_parts)],
+        cases: &["[2,3] [4,3] axis=0", "[2,0] [2,5] [2,1] axis=-1"],
+        ..ROW
+    },
+    OpDef {
+        since: 2,
+        until: 12,
+        inputs: &[req("input", "T")],
+        attrs: &[attr("axis", AttrKind::Int(0)), attr("split", AttrKind::Ints)],
+        ..SPLIT
+    },
+    OpDef {
+        since: 13,
+        until: 17,
+        inputs: &[req("input", "T"), opt("split", "I")],
+        attrs: &[attr("axis", AttrKind::Int(0))],
+        ..SPLIT
+    },
+    OpDef {
+        since: 18,
+        inputs: &[req("input", "T"), opt("split", "I")],
+        attrs: &[attr("axis", AttrKind::Int(0)), attr("num_outputs", AttrKind::IntOpt)],
+        ..SPLIT
+    },
+    OpDef {
+        until: 9,
+        inputs: &[req("data", "T")],
+        attrs: &[attr("starts", AttrKind::Ints), attr("ends", AttrKind::Ints), attr("axes", AttrKind::Ints)],
+        ..SLICE
+    },
+    OpDef {
+        since: 10,
+        inputs: &[
+            req("data", "T"),
+            req("starts", "Tind"),
+            req("ends", "Tind"),
+            opt("axes", "Tind"),
+            opt("steps", "Tind"),
+        ],
+        ..SLICE
+    },
+    OpDef {
+        name: "Tile",
+        since: 6,
+        inputs: &[req("input", "T"), req("repeats", "I")],
+        outputs: &[req("output", "T")],
+        dtypes: &[("T", ANY), I],
+        infer: |c| {
+            let Some(s) = c.shape(0) else {
+                c.set_unranked(0, c.dtype(0)?);
+                return Ok(());
+            };
+            let shape: Shape = match c.need_values(1) {
+                Some(r) if r.len() != s.len() => {
+                    let text = format!("Tile: {} repeats for {} axes", r.len(), s.len());
+                    return Err(c.error(ErrorKind::Shape, text));
+                }
+                Some(r) => {
+                    let r: Vec<DimId> = r.iter().map(|&d| c.extent(d)).collect::<Result<_>>()?;
+                    s.iter().zip(r).map(|(&d, r)| c.dims.mul(d, r)).collect()
+                }
+                None => c.unknown_extents(s.len()),
+            };
+            c.set(0, c.dtype(0)?, shape);
+            Ok(())
+        },
+        reference: Some(|c| Ok(vec![movement::tile(c.input(0)?, &extents(c.input(1)?)?)?])),
+        lower: &[Candidate::Loops(|c| {
+            let (x, y) = (c.need(0)?, c.outs[0].clone());
+            let mut b = Builder::over_result(c)?;
+            let mut coords = Vec::new();
+            for (i, (&d, &e)) in x.shape.iter().zip(&y.shape).enumerate() {
+                coords.push(if d == e {
+                    b.along(outer(i))
+                } else {
+                    let (o, n) = (b.outer(i), b.dim(d));
+                    let m = b.bin(BinOp::Rem, o, n);
+                    b.computed(m)
+                });
+            }
+            let e = b.load(0, coords)?;
+            Ok(b.store(e))
+        })],
+        cases: &["[2,3] repeats=1,2", "[2] repeats=0"],
+        ..ROW
+    },
+    OpDef {
+        since: 2,
+        until: 10,
+        inputs: &[req("data", "T")],
+        attrs: &[
+            attr("mode", AttrKind::Str("constant")),
+            attr("pads", AttrKind::Ints),
+            attr("value", AttrKind::Float(0.0)),
+        ],
+        dtypes: &[("T", super::row::FLOATS)],
+        ..PAD
+    },
+    OpDef {
+        since: 11,
+        until: 17,
+        inputs: &[req("data", "T"), req("pads", "I"), opt("constant_value", "T")],
+        attrs: &[attr("mode", AttrKind::Str("constant"))],
+        dtypes: &[("T", PLAIN), I],
+        ..PAD
+    },
+    OpDef {
+        since: 18,
+        inputs: PAD_INPUTS,
+        attrs: &[attr("mode", AttrKind::Str("constant"))],
+        dtypes: &[("T", PLAIN), ("I64", &[I64]), IND],
+        ..PAD
+    },
+];
+
+/// The permutation of Transpose; reversed by default.
+fn perm(given: Option<&[i64]>, rank: usize) -> Vec<usize> {
+    match given {
+        Some(p) => p.iter().map(|&p| p as usize).collect(),
+        None => (0..rank).rev().collect(),
+    }
+}
+
+/// An attribute axis of a row whose rule has checked it.
+pub(crate) fn checked_axis(axis: i64, rank: usize) -> usize {
+    (if axis < 0 { axis + rank as i64 } else { axis }) as usize
+}
+
+fn concat_infer(c: &mut InferCtx) -> Result<()> {
+    let dtype = c.dtype(0)?;
+    let shapes: Vec<Shape> = (0..c.ins.len()).filter_map(|i| c.shape(i)).collect();
+    let Some(first) = shapes.first().cloned() else {
+        c.set_unranked(0, dtype);
+        return Ok(());
+    };
+    if let Some(s) = shapes.iter().find(|s| s.len() != first.len()) {
+        let text = format!("Concat: operands of {} and {} axes", first.len(), s.len());
+        return Err(c.error(ErrorKind::Shape, text));
+    }
+    if let Some(d) = (0..c.ins.len()).filter_map(|i| c.ty(i).dtype()).find(|d| *d != dtype) {
+        return Err(c.error(ErrorKind::Type, format!("Concat: operands of types {dtype} and {d}")));
+    }
+    let axis = c.axis(c.attrs.int(0).unwrap_or(0), first.len())?;
+    let (mut out, zero) = (first.clone(), c.dims.constant(0));
+    out[axis] = zero;
+    for s in &shapes {
+        for a in 0..out.len() {
+            if a == axis {
+                out[a] = c.dims.add(out[a], s[a]);
+            } else if out[a] != s[a] {
+                c.require_eq(out[a], s[a], &format!("operands must agree along axis {a}"))?;
+                if c.dims.as_const(s[a]).is_some() {
+                    out[a] = s[a];
+                }
+            }
+        }
+    }
+    if shapes.len() < c.ins.len() {
+        out = c.unknown_extents(first.len());
+    }
+    c.set(0, dtype, out);
+    let values: Option<Vec<Shape>> = (0..c.ins.len()).map(|i| c.values(i)).collect();
+    if let Some(v) = values.filter(|_| first.len() == 1) {
+        c.set_values(0, v.into_iter().flatten());
+    }
+    Ok(())
+}
+
+fn concat_parts(c: &mut NodeCtx) -> Plan<Vec<Part>> {
+    let rank = c.outs[0].shape.len();
+    let axis = checked_axis(c.attrs.int(0).unwrap_or(0), rank);
+    let zero = c.dims.constant(0);
+    let (mut at, mut parts) = (zero, Vec::new());
+    for i in 0..c.ins.len() {
+        let x = c.need(i)?;
+        let start = (0..rank).map(|a| if a == axis { at } else { zero }).collect();
+        parts.push(Part { operand: i, start });
+        at = c.dims.add(at, x.shape[axis]);
+    }
+    Ok(parts)
+}
+
+fn split_infer(c: &mut InferCtx) -> Result<()> {
+    let dtype = c.dtype(0)?;
+    let Some(s) = c.shape(0) else {
+        (0..c.n_outs).for_each(|i| c.set_unranked(i, dtype));
+        return Ok(());
+    };
+    let axis = c.axis(c.attrs.int(0).unwrap_or(0), s.len())?;
+    let n = s[axis];
+    let by_attr: Option<Shape> = c.attrs.ints(1).map(|v| v.iter().map(|&k| c.dims.constant(k)).collect());
+    let sizes: Shape = if let Some(v) = by_attr.or_else(|| c.need_values(1)) {
+        if v.len() != c.n_outs {
+            return Err(c.error(ErrorKind::Shape, format!("Split: {} sizes for {} results", v.len(), c.n_outs)));
+        }
+        let v: Shape = v.iter().map(|&d| c.extent(d)).collect::<Result<_>>()?;
+        let sum = v.iter().copied().reduce(|a, b| c.dims.add(a, b)).unwrap_or(n);
+        c.require_eq(sum, n, "the sizes must add up to the extent")?;
+        v
+    } else if c.has(1) {
+        c.unknown_extents(c.n_outs)
+    } else {
+        let k = c.dims.constant(c.n_outs as i64);
+        if c.def.since >= 18 {
+            if c.attrs.int(1).is_some_and(|k| k != c.n_outs as i64) {
+                return Err(c.error(ErrorKind::Shape, "Split: num_outputs is not the number of results"));
+            }
+            // Equal chunks, rounded up; the last is what remains.
+            let chunk = c.dims.ceildiv(n, k);
+            let before = c.dims.constant(c.n_outs as i64 - 1);
+            let taken = c.dims.mul(chunk, before);
+            let last = c.dims.sub(n, taken);
+            let last = c.extent(last)?;
+            (0..c.n_outs).map(|i| if i + 1 == c.n_outs { last } else { chunk }).collect()
+        } else {
+            let chunk = c.dims.floordiv(n, k);
+            let all = c.dims.mul(chunk, k);
+            c.require_eq(all, n, "the extent must be a multiple of the number of results")?;
+            Shape::from_elem(chunk, c.n_outs)
+        }
+    };
+    let values = c.values(0);
+    let mut at = Some(0usize);
+    for (i, &d) in sizes.iter().enumerate() {
+        let mut out = s.clone();
+        out[axis] = d;
+        c.set(i, dtype, out);
+        let len = c.dims.as_const(d).and_then(|d| usize::try_from(d).ok());
+        if let (Some(v), Some(start), Some(len)) = (&values, at, len)
+            && let Some(part) = v.get(start..start + len)
+        {
+            c.set_values(i, part.iter().copied());
+        }
+        at = at.zip(len).map(|(a, l)| a + l);
+    }
+    Ok(())
+}
+
+fn split_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
+    let x = c.input(0)?;
+    let axis = checked_axis(c.attrs.int(0).unwrap_or(0), x.shape().len());
+    let d = x.shape()[axis];
+    let given = c.opt(1).map(extents).transpose()?;
+    let given = given.or_else(|| c.attrs.ints(1).map(|v| v.iter().map(|&d| d as usize).collect()));
+    let sizes = given.unwrap_or_else(|| {
+        let chunk = d.div_ceil(c.n_outs);
+        (0..c.n_outs).map(|i| chunk.min(d.saturating_sub(i * chunk))).collect()
+    });
+    movement::split(x, axis, &sizes)
+}
+
+fn split_view(c: &mut NodeCtx) -> Plan<ViewOp> {
+    let rank = c.need(0)?.shape.len();
+    let axis = checked_axis(c.attrs.int(0).unwrap_or(0), rank);
+    let zero = c.dims.constant(0);
+    let (mut at, mut all) = (zero, Vec::new());
+    for i in 0..c.outs.len() {
+        all.push((0..rank).map(|a| (if a == axis { at } else { zero }, 1)).collect());
+        at = c.dims.add(at, c.outs[i].shape[axis]);
+    }
+    Ok(ViewOp::Slices(all))
+}
+
+/// Axes, starts, ends and steps of a Slice, where the axes and steps are constants.
+struct Slices {
+    axes: Vec<usize>,
+    starts: Shape,
+    ends: Shape,
+    steps: Vec<i64>,
+}
+
+fn slice_params(c: &mut InferCtx, rank: usize) -> Result<Option<Slices>> {
+    let (starts, ends, axes, steps) = if c.def.since < 10 {
+        let mut list = |i: usize| -> Option<Shape> {
+            let v = c.attrs.ints(i)?.to_vec();
+            Some(v.into_iter().map(|k| c.dims.constant(k)).collect())
+        };
+        (list(0), list(1), c.attrs.ints(2).map(|a| a.to_vec()), None)
+    } else {
+        let (axes, steps) = (c.const_list(3, "axes")?, c.const_list(4, "steps")?);
+        (c.need_values(1), c.need_values(2), axes, steps)
+    };
+    let (Some(starts), Some(ends)) = (starts, ends) else { return Ok(None) };
+    let axes = c.axes(&axes.unwrap_or_else(|| (0..starts.len() as i64).collect()), rank)?;
+    let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
+    if starts.len() != ends.len() || starts.len() != axes.len() || starts.len() != steps.len() {
+        let text =
+            format!("Slice: {} starts, {} ends, {} axes, {} steps", starts.len(), ends.len(), axes.len(), steps.len());
+        return Err(c.error(ErrorKind::Shape, text));
+    }
+    Ok(Some(Slices { axes, starts, ends, steps }))
+}
+
+fn slice_infer(c: &mut InferCtx) -> Result<()> {
+    let dtype = c.dtype(0)?;
+    let Some(s) = c.shape(0) else {
+        c.set_unranked(0, dtype);
+        return Ok(());
+    };
+    let Some(p) = slice_params(c, s.len())? else {
+        let d = c.unknown_extents(s.len());
+        c.set(0, dtype, d);
+        return Ok(());
+    };
+    let mut out = s.clone();
+    let mut picked = None;
+    for (k, &a) in p.axes.iter().enumerate() {
+        let (first, len) = slice_axis(c, s[a], p.starts[k], p.ends[k], p.steps[k])?;
+        out[a] = len;
+        picked = Some((first, p.steps[k]));
+    }
+    c.set(0, dtype, out.clone());
+    let first = picked.map_or(Some((0, 1)), |(f, s)| c.dims.as_const(f).map(|f| (f, s)));
+    if let (Some(v), Some((first, step)), [n]) = (c.values(0), first, out.as_slice())
+        && let Some(n) = c.dims.as_const(*n)
+    {
+        let all: Option<Vec<DimId>> = (0..n).map(|i| v.get(usize::try_from(first + i * step).ok()?).copied()).collect();
+        if let Some(all) = all {
+            c.set_values(0, all);
+        }
+    }
+    Ok(())
+}
+
+fn slice_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
+    let x = c.input(0)?;
+    let list = |operand: usize, slot: usize| {
+        c.opt(operand).map(|t| t.to_i64_vec()).or_else(|| c.attrs.ints(slot).map(|a| a.to_vec()))
+    };
+    let starts = list(1, 0).unwrap_or_default();
+    let ends = list(2, 1).unwrap_or_default();
+    let axes = list(3, 2).unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let steps = list(4, 3).unwrap_or_else(|| vec![1; starts.len()]);
+    let axes: Vec<usize> = axes.into_iter().map(|a| checked_axis(a, x.shape().len())).collect();
+    if axes.iter().any(|&a| a >= x.shape().len()) || ends.len() != starts.len() || steps.len() != starts.len() {
+        return Err(Diagnostic::new(ErrorKind::Shape, "Slice: lists of different lengths or axes out of range"));
+    }
+    Ok(vec![movement::slice(x, &axes, &starts, &ends, &steps)?])
+}
+
+fn slice_view(c: &mut NodeCtx) -> Plan<ViewOp> {
+    let x = c.need(0)?;
+    let rank = x.shape.len();
+    let list = |c: &mut NodeCtx, operand: usize, slot: usize| -> Plan<Option<Shape>> {
+        if !c.has(operand) {
+            return Ok(c.attrs.ints(slot).map(|v| v.to_vec()).map(|v| v.iter().map(|&k| c.dims.constant(k)).collect()));
+        }
+        c.need(operand)?.values.map(Some).ok_or_else(|| Refusal(format!("elements of operand {operand} are not known")))
+    };
+    let ints = |c: &NodeCtx, v: &Shape| -> Plan<Vec<i64>> {
+        v.iter().map(|&d| c.dims.as_const(d).ok_or_else(|| Refusal("axes and steps must be constant".into()))).collect()
+    };
+    let starts = list(c, 1, 0)?.ok_or("no starts")?;
+    let ends = list(c, 2, 1)?.ok_or("no ends")?;
+    let axes = list(c, 3, 2)?.map(|v| ints(c, &v)).transpose()?;
+    let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let steps = list(c, 4, 3)?.map(|v| ints(c, &v)).transpose()?.unwrap_or_else(|| vec![1; starts.len()]);
+    let zero = c.dims.constant(0);
+    let mut out = vec![(zero, 1); rank];
+    for (k, &a) in axes.iter().enumerate() {
+        let a = checked_axis(a, rank);
+        let (first, _) = slice_dims(c.dims, x.shape[a], starts[k], ends[k], steps[k]);
+        out[a] = (first, steps[k]);
+    }
+    Ok(ViewOp::Slice(out))
+}
+
+/// Pads of each axis (begin, end) and the axes they are for.
+fn pad_params(c: &mut InferCtx, rank: usize) -> Result<Option<(Vec<usize>, Shape)>> {
+    let pads: Option<Shape> = if c.def.since < 11 {
+        let v = c.attrs.ints(1).unwrap_or(&[]).to_vec();
+        Some(v.into_iter().map(|k| c.dims.constant(k)).collect())
+    } else {
+        c.need_values(1)
+    };
+    let axes = c.const_list(3, "axes")?;
+    let axes = c.axes(&axes.unwrap_or_else(|| (0..rank as i64).collect()), rank)?;
+    let Some(pads) = pads else { return Ok(None) };
+    if pads.len() != 2 * axes.len() {
+        return Err(c.error(ErrorKind::Shape, format!("Pad: {} pads for {} axes", pads.len(), axes.len())));
+    }
+    Ok(Some((axes, pads)))
+}
+
+fn pad_infer(c: &mut InferCtx) -> Result<()> {
+    let dtype = c.dtype(0)?;
+    let mode = c.attrs.str(0).unwrap_or("constant");
+    if PadMode::from_name(mode).is_none() || (mode == "wrap" && c.def.since < 18) {
+        return Err(c.error(ErrorKind::Unsupported, format!("Pad: mode {mode:?} is not one of this version's")));
+    }
+    let Some(s) = c.shape(0) else {
+        c.set_unranked(0, dtype);
+        return Ok(());
+    };
+    let Some((axes, pads)) = pad_params(c, s.len())? else {
+        let d = c.unknown_extents(s.len());
+        c.set(0, dtype, d);
+        return Ok(());
+    };
+    let mut out = s.clone();
+    for (k, &a) in axes.iter().enumerate() {
+        let both = c.dims.add(pads[k], pads[k + axes.len()]);
+        let d = c.dims.add(s[a], both);
+        out[a] = c.extent(d)?;
+        if mode != "constant" {
+            // An empty axis has nothing to repeat.
+            let (zero, one) = (c.dims.constant(0), c.dims.constant(1));
+            if c.dims.prove_le(both, zero) != Proof::Yes {
+                c.require_le(one, s[a], "Pad: an empty axis has nothing to repeat");
+            }
+        }
+    }
+    c.set(0, dtype, out);
+    Ok(())
+}
+
+fn pad_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
+    let x = c.input(0)?;
+    let rank = x.shape().len();
+    let pads = c.opt(1).map(|t| t.to_i64_vec()).or_else(|| c.attrs.ints(1).map(|p| p.to_vec())).unwrap_or_default();
+    let axes = c.opt(3).map(|t| t.to_i64_vec()).unwrap_or_else(|| (0..rank as i64).collect());
+    let (mut begin, mut end) = (vec![0; rank], vec![0; rank]);
+    for (k, &a) in axes.iter().enumerate() {
+        let a = checked_axis(a, rank);
+        let (Some(&p), Some(&q), true) = (pads.get(k), pads.get(k + axes.len()), a < rank) else {
+            return Err(Diagnostic::new(ErrorKind::Shape, format!("Pad: {} pads for {} axes", pads.len(), axes.len())));
+        };
+        (begin[a], end[a]) = (p, q);
+    }
+    let mode = PadMode::from_name(c.attrs.str(0).unwrap_or("constant")).unwrap_or(PadMode::Constant);
+    let value = match c.opt(2) {
+        Some(v) => v.clone(),
+        None => Tensor::from_f64_as(x.dtype(), &[], &[c.attrs.float(2).unwrap_or(0.0).into()]),
+    };
+    Ok(vec![movement::pad(x, &begin, &end, mode, &value)?])
+}
+
+/// Every result element reads its source where there is one. Pads of a Pad node are known as dims.
+fn pad_loops(c: &mut NodeCtx) -> Plan<Nest> {
+    let (x, y) = (c.need(0)?, c.outs[0].clone());
+    let rank = x.shape.len();
+    let mode = PadMode::from_name(c.attrs.str(0).unwrap_or("constant")).ok_or("unknown mode")?;
+    let pads: Shape = match c.ins.get(1).cloned().flatten() {
+        Some(p) => p.values.ok_or("pads are not known as dims")?,
+        None => c.attrs.ints(1).unwrap_or(&[]).to_vec().into_iter().map(|k| c.dims.constant(k)).collect(),
+    };
+    let axes: Vec<usize> = match c.ins.get(3).cloned().flatten() {
+        Some(a) => {
+            let a = a.values.ok_or("axes are not constant")?;
+            let a: Option<Vec<i64>> = a.iter().map(|&d| c.dims.as_const(d)).collect();
+            a.ok_or("axes are not constant")?.into_iter().map(|a| checked_axis(a, rank)).collect()
+        }
+        None => (0..rank).collect(),
+    };
+    let zero = c.dims.constant(0);
+    let mut begin = vec![zero; rank];
+    axes.iter().zip(&pads).for_each(|(&a, &p)| begin[a] = p);
+    let attr_value = c.attrs.float(2);
+    let mut b = Builder::over_result(c)?;
+    let (mut coords, mut cond): (Vec<_>, Option<ExprId>) = (Vec::new(), None);
+    for a in 0..rank {
+        if begin[a] == zero && x.shape[a] == y.shape[a] {
+            coords.push(b.along(outer(a)));
+            continue;
+        }
+        let (o, p) = (b.outer(a), b.dim(begin[a]));
+        let i = b.bin(BinOp::Sub, o, p);
+        let n = b.dim(x.shape[a]);
+        let (k0, k1, k2) = (b.int(0), b.int(1), b.int(2));
+        let last = b.bin(BinOp::Sub, n, k1);
+        match mode {
+            PadMode::Constant => {
+                // Removed elements need no test: only where something is added can the source be missing.
+                let before = b.c.dims.prove_le(begin[a], zero) != Proof::Yes;
+                let (minus, one) = (b.c.dims.constant(-1), b.c.dims.constant(1));
+                let offset = b.c.dims.mul(begin[a], minus);
+                let reach = b.c.dims.sub(y.shape[a], begin[a]);
+                let after = b.c.dims.prove_le(reach, x.shape[a]) != Proof::Yes;
+                coords.push(b.affine(offset, one, outer(a)));
+                let inside = b.within(i, x.shape[a], before, after);
+                cond = b.and(cond, inside);
+            }
+            PadMode::Edge => {
+                let e = b.bin(BinOp::Min, i, last);
+                let e = b.bin(BinOp::Max, e, k0);
+                coords.push(b.computed(e));
+            }
+            PadMode::Wrap => {
+                let e = b.bin(BinOp::Mod, i, n);
+                coords.push(b.computed(e));
+            }
+            PadMode::Reflect => {
+                let period = b.bin(BinOp::Mul, last, k2);
+                let period = b.bin(BinOp::Max, period, k1);
+                let m = b.bin(BinOp::Mod, i, period);
+                let back = b.bin(BinOp::Sub, period, m);
+                let e = b.bin(BinOp::Min, m, back);
+                // With one element the period is 1 and the position 0.
+                let e = b.bin(BinOp::Min, e, last);
+                coords.push(b.computed(e));
+            }
+        }
+    }
+    let t = b.dtype(0);
+    let other = match (b.c.has(2), mode) {
+        (true, PadMode::Constant) => b.scalar(2)?,
+        _ => b.nest.num(attr_value.unwrap_or(0.0).into(), t),
+    };
+    let e = b.load_if(0, coords, cond, other)?;
+    Ok(b.store(e))
+}
