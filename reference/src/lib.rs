@@ -10,3 +10,5 @@ pub mod data;
 pub mod elementwise;
 pub mod math;
 pub mod movement;
+pub mod norm;
+pub mod reduce;

@@ -7,14 +7,18 @@ pub mod elementwise;
 pub mod extents;
 pub mod loops;
 pub mod movement;
+pub mod norm;
 pub mod pointwise;
+pub mod reduce;
 pub mod row;
 pub mod shape;
+pub mod split;
 
 use crate::op::OpDef;
 
 /// Every built-in row.
 pub fn rows() -> Vec<OpDef> {
-    let families: &[&[OpDef]] = &[elementwise::ROWS, cast::ROWS, activation::ROWS, shape::ROWS, movement::ROWS];
+    let families: &[&[OpDef]] =
+        &[elementwise::ROWS, cast::ROWS, activation::ROWS, reduce::ROWS, norm::ROWS, shape::ROWS, movement::ROWS];
     families.concat()
 }
