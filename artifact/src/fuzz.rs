@@ -30,8 +30,7 @@ fn repair(b: &mut [u8]) -> Option<()> {
     b.get_mut(..8)?.copy_from_slice(&MAGIC);
     b.get_mut(8..12)?.copy_from_slice(&1u32.to_le_bytes());
     b.get_mut(16..24)?.copy_from_slice(&len.to_le_bytes());
-    let word =
-        |b: &[u8], at: usize| Some(usize::try_from(u32::from_le_bytes(b.get(at..at + 4)?.try_into().ok()?)).ok()?);
+    let word = |b: &[u8], at: usize| usize::try_from(u32::from_le_bytes(b.get(at..at + 4)?.try_into().ok()?)).ok();
     let long = |b: &[u8], at: usize| usize::try_from(u64::from_le_bytes(b.get(at..at + 8)?.try_into().ok()?)).ok();
     let (n, n_labels) = (word(b, 12)?.min(1024), word(b, 24)?);
     for i in 0..n {

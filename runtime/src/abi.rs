@@ -1,6 +1,7 @@
 //! The function table that `init` of a compiled model receives, and the types that cross it. `codegen` emits calls by the
 //! positions of [`FIELDS`]; generated code has no undefined symbol.
 
+pub use crate::abi_doc::render_markdown;
 use std::ffi::c_void;
 
 /// Version of everything in this module; part of the ABI hash.

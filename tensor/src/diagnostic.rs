@@ -27,6 +27,8 @@ pub enum ErrorKind {
     Device,
     /// An assumption made at compile time does not hold for this run.
     Guard,
+    /// The caller cancelled the run.
+    Cancelled,
     /// An invariant of ours is broken: a bug in this project.
     Internal,
 }

@@ -1,0 +1,6 @@
+//! The runtime without a compiler: fake compiled models are `extern "C"` functions that use the table as generated code does.
+
+mod conformance;
+mod fake;
+mod sessions;
+mod shared_object;
