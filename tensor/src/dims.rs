@@ -14,11 +14,15 @@
 //! assert_eq!(p.display(a).to_string(), "2*s");
 //! ```
 
+mod text;
+
+pub use text::{DimDisplay, unquote};
+
 use crate::entity::PrimaryMap;
 use crate::{Diagnostic, Entity, ErrorKind, Result};
 use indexmap::IndexSet;
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use std::fmt;
 
 crate::entity! {
     /// A dim expression in a [`DimPool`].
@@ -163,6 +167,11 @@ impl DimOp {
     }
 }
 
+/// Greatest common divisor; that with 0 is the other.
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a.max(1) } else { gcd(b, a % b) }
+}
+
 fn floor_div(a: i64, b: i64) -> Option<i64> {
     let q = a.checked_div(b)?;
     if a % b != 0 && (a < 0) != (b < 0) { q.checked_sub(1) } else { Some(q) }
@@ -174,6 +183,7 @@ pub struct DimPool {
     polys: IndexSet<Poly>,
     atoms: IndexSet<Atom>,
     symbols: PrimaryMap<SymId, Symbol>,
+    by_name: FxHashMap<String, SymId>,
     /// Overflow while building is remembered, not lost: see [`DimPool::overflowed`].
     overflowed: bool,
 }
@@ -203,14 +213,14 @@ impl DimPool {
     }
     /// A new symbol with values from 0 up. A taken name gets a number appended.
     pub fn symbol(&mut self, name: &str, origin: Origin) -> DimId {
-        let taken = |n: &str, s: &PrimaryMap<SymId, Symbol>| s.values().any(|x| x.name == n);
         let mut unique = name.to_string();
         let mut k = self.symbols.len();
-        while unique.is_empty() || taken(&unique, &self.symbols) {
+        while unique.is_empty() || self.by_name.contains_key(&unique) {
             unique = format!("{name}_{k}");
             k += 1;
         }
-        let s = self.symbols.push(Symbol { name: unique, origin, lo: 0, hi: i64::MAX, multiple_of: 1 });
+        let s = self.symbols.push(Symbol { name: unique.clone(), origin, lo: 0, hi: i64::MAX, multiple_of: 1 });
+        self.by_name.insert(unique, s);
         self.atom_dim(Atom::Sym(s))
     }
     /// The dim of an existing symbol.
@@ -219,13 +229,13 @@ impl DimPool {
     }
     /// The symbol of that name.
     pub fn find_symbol(&self, name: &str) -> Option<SymId> {
-        self.symbols.iter().find(|(_, s)| s.name == name).map(|(k, _)| k)
+        self.by_name.get(name).copied()
     }
     /// Name, origin and facts of a symbol.
     pub fn sym(&self, s: SymId) -> &Symbol {
         &self.symbols[s]
     }
-    /// The same, to add facts. Facts only become more precise.
+    /// The same, to add facts. Facts only become more precise; the name stays.
     pub fn sym_mut(&mut self, s: SymId) -> &mut Symbol {
         &mut self.symbols[s]
     }
@@ -313,17 +323,29 @@ impl DimPool {
                 let v = self.check(floor_div(x, y));
                 return self.constant(v);
             }
-            // (k·q + r) / k = q + r / k
             (None, Some(k)) if k > 1 => {
-                let (whole, rest) = self.split_multiple(a, k);
-                if self.as_const(whole) != Some(0) {
-                    let k = self.constant(k);
-                    let r = self.floordiv(rest, k);
-                    return self.add(whole, r);
+                // g·a / g·k = a / k
+                let g = self.poly(a).0.iter().fold(k.unsigned_abs(), |g, (_, c)| gcd(g, c.unsigned_abs()));
+                if let Some(g) = i64::try_from(g).ok().filter(|&g| g > 1) {
+                    let reduced = Poly(self.poly(a).0.iter().map(|(m, c)| (m.clone(), c / g)).collect());
+                    let (a, k) = (self.intern(reduced), self.constant(k / g));
+                    return self.floordiv(a, k);
+                }
+                // (k·q + d + r) / k = q + d / k + r / k when k divides d
+                let (whole, divisible, rest) = self.split_multiple(a, k);
+                let zero = self.constant(0);
+                if whole != zero || (divisible != zero && rest != zero) {
+                    let d = match self.as_const(divisible) {
+                        Some(_) => zero,
+                        None => self.floordiv(divisible, b),
+                    };
+                    let r = self.floordiv(rest, b);
+                    let sum = self.add(whole, d);
+                    return self.add(sum, r);
                 }
                 let (lo, hi) = self.range(a);
                 if lo >= 0 && hi < k {
-                    return self.constant(0);
+                    return zero;
                 }
             }
             _ => {}
@@ -359,8 +381,8 @@ impl DimPool {
                 return self.constant(v);
             }
             (None, Some(k)) if k > 1 => {
-                let (whole, rest) = self.split_multiple(a, k);
-                if self.as_const(whole) != Some(0) {
+                let (_, _, rest) = self.split_multiple(a, k);
+                if rest != a {
                     return self.modulo(rest, b);
                 }
                 let (lo, hi) = self.range(a);
@@ -409,11 +431,9 @@ impl DimPool {
                 return None;
             }
             let p = self.poly(a);
-            if p.0.iter().all(|(_, c)| c % k == 0) {
-                let q = Poly(p.0.iter().map(|(m, c)| (m.clone(), c / k)).collect());
-                return Some(self.intern(q));
-            }
-            return None;
+            let q = p.0.iter().map(|(m, c)| Some((m.clone(), (c.checked_rem(k)? == 0).then_some(c / k)?)));
+            let q: Option<SmallVec<_>> = q.collect();
+            return q.map(|q| self.intern(Poly(q)));
         }
         let (mb, cb) = match self.poly(b).0.as_slice() {
             [(m, c)] => (m.clone(), *c),
@@ -424,7 +444,7 @@ impl DimPool {
         }
         let mut out = Poly::default();
         for (m, c) in self.poly(a).0.clone() {
-            if c % cb != 0 {
+            if c.checked_rem(cb)? != 0 {
                 return None;
             }
             let mut rest = m;
@@ -437,21 +457,36 @@ impl DimPool {
         Some(self.intern(out))
     }
 
-    /// `a = k·whole + rest`, taking out the terms whose coefficients are multiples of `k`.
-    fn split_multiple(&mut self, a: DimId, k: i64) -> (DimId, DimId) {
-        let (mut whole, mut rest) = (Poly::default(), Poly::default());
+    /// `a = k·whole + divisible + rest` for `k > 1`: the terms whose coefficients are multiples of `k`, those that `k` divides
+    /// because of facts about symbols, and the others.
+    fn split_multiple(&mut self, a: DimId, k: i64) -> (DimId, DimId, DimId) {
+        let (mut whole, mut divisible, mut rest) = (Poly::default(), Poly::default(), Poly::default());
         for (m, c) in &self.poly(a).0 {
             let q = c.div_euclid(k);
             if c % k == 0 {
                 whole.0.push((m.clone(), q));
-            } else if m.is_empty() && q != 0 {
+            } else if m.is_empty() {
                 whole.0.push((m.clone(), q));
                 rest.0.push((m.clone(), c.rem_euclid(k)));
+            } else if self.known_multiple(m, *c, k) {
+                divisible.0.push((m.clone(), *c));
             } else {
                 rest.0.push((m.clone(), *c));
             }
         }
-        (self.intern(whole), self.intern(rest))
+        (self.intern(whole), self.intern(divisible), self.intern(rest))
+    }
+
+    /// Whether every value of `c·m` is a multiple of `k`.
+    fn known_multiple(&self, m: &Monomial, c: i64, k: i64) -> bool {
+        // Take out of k what each factor is known to contain.
+        let mut left = k.unsigned_abs() / gcd(k.unsigned_abs(), c.unsigned_abs());
+        for t in m {
+            if let Atom::Sym(s) = self.atoms[t.index()] {
+                left /= gcd(left, self.symbols[s].multiple_of.unsigned_abs());
+            }
+        }
+        left == 1
     }
 
     /// Bounds over every value the symbols may take, both inclusive; saturated at the ends of i64.
@@ -479,15 +514,20 @@ impl DimPool {
             Atom::Min(a, b) => (r(a).0.min(r(b).0), r(a).1.min(r(b).1)),
             Atom::Max(a, b) => (r(a).0.max(r(b).0), r(a).1.max(r(b).1)),
             Atom::Mod(_, b) if r(b).0 > 0 => (0, r(b).1.saturating_sub(1)),
-            Atom::FloorDiv(a, b) | Atom::CeilDiv(a, b) if r(b).0 > 0 && r(a).0 >= 0 => (
+            Atom::FloorDiv(a, b) if r(b).0 > 0 && r(a).0 >= 0 => (r(a).0 / r(b).1.max(1), r(a).1 / r(b).0),
+            Atom::CeilDiv(a, b) if r(b).0 > 0 && r(a).0 >= 0 => (
                 r(a).0 / r(b).1.max(1),
-                (r(a).1 / r(b).0).saturating_add(i64::from(matches!(self.atom_is_ceil(&Atom::CeilDiv(a, b)), true))),
+                // One more than the quotient bounds both roundings.
+                (r(a).1 / r(b).0).saturating_add(1),
             ),
             _ => (i64::MIN, i64::MAX),
         }
     }
-    fn atom_is_ceil(&self, a: &Atom) -> bool {
-        matches!(a, Atom::CeilDiv(..))
+    /// `a - b` for a proof: an overflow makes the proof fail, not the pool.
+    fn difference(&mut self, a: DimId, b: DimId) -> Option<DimId> {
+        let before = std::mem::take(&mut self.overflowed);
+        let d = self.sub(a, b);
+        (!std::mem::replace(&mut self.overflowed, before)).then_some(d)
     }
 
     /// Whether `a = b` for every value the symbols may take.
@@ -495,7 +535,7 @@ impl DimPool {
         if a == b {
             return Proof::Yes;
         }
-        let d = self.sub(a, b);
+        let Some(d) = self.difference(a, b) else { return Proof::Unknown };
         match self.range(d) {
             (0, 0) => Proof::Yes,
             (lo, hi) if lo > 0 || hi < 0 => Proof::No,
@@ -504,7 +544,7 @@ impl DimPool {
     }
     /// Whether `a ≤ b` for every value the symbols may take.
     pub fn prove_le(&mut self, a: DimId, b: DimId) -> Proof {
-        let d = self.sub(b, a);
+        let Some(d) = self.difference(b, a) else { return Proof::Unknown };
         match self.range(d) {
             (lo, _) if lo >= 0 => Proof::Yes,
             (_, hi) if hi < 0 => Proof::No,
@@ -578,24 +618,41 @@ impl DimPool {
 
     /// Replaces symbols; `f` returns the replacement or `None` to keep one.
     pub fn substitute(&mut self, d: DimId, f: &impl Fn(SymId) -> Option<DimId>) -> DimId {
-        struct Subst<'a, F>(&'a mut DimPool, &'a F);
-        impl<F: Fn(SymId) -> Option<DimId>> DimFolder for Subst<'_, F> {
-            type Out = DimId;
-            fn constant(&mut self, c: i64) -> DimId {
-                self.0.constant(c)
-            }
-            fn symbol(&mut self, s: SymId) -> DimId {
-                match (self.1)(s) {
-                    Some(d) => d,
-                    None => self.0.sym_dim(s),
-                }
-            }
-            fn binary(&mut self, op: DimOp, a: DimId, b: DimId) -> DimId {
-                self.0.binary(op, a, b)
-            }
+        self.substitute_memo(d, f, &mut FxHashMap::default())
+    }
+    fn substitute_memo(
+        &mut self,
+        d: DimId,
+        f: &impl Fn(SymId) -> Option<DimId>,
+        done: &mut FxHashMap<DimId, DimId>,
+    ) -> DimId {
+        if let Some(&r) = done.get(&d) {
+            return r;
         }
-        let snapshot = self.clone();
-        snapshot.fold(d, &mut Subst(self, f))
+        let mut sum = self.constant(0);
+        for (m, c) in self.poly(d).0.clone() {
+            let mut term = self.constant(c);
+            for t in m {
+                let (op, a, b) = match self.atoms[t.index()] {
+                    Atom::Sym(s) => {
+                        let x = f(s).unwrap_or_else(|| self.sym_dim(s));
+                        term = self.mul(term, x);
+                        continue;
+                    }
+                    Atom::FloorDiv(a, b) => (DimOp::FloorDiv, a, b),
+                    Atom::CeilDiv(a, b) => (DimOp::CeilDiv, a, b),
+                    Atom::Mod(a, b) => (DimOp::Mod, a, b),
+                    Atom::Min(a, b) => (DimOp::Min, a, b),
+                    Atom::Max(a, b) => (DimOp::Max, a, b),
+                };
+                let (a, b) = (self.substitute_memo(a, f, done), self.substitute_memo(b, f, done));
+                let x = self.binary(op, a, b);
+                term = self.mul(term, x);
+            }
+            sum = self.add(sum, term);
+        }
+        done.insert(d, sum);
+        sum
     }
 
     /// The symbols `d` depends on, each once, in order of creation.
@@ -619,47 +676,6 @@ impl DimPool {
     /// Prints an expression: `2*s + 1`, `floordiv(s, 4)`.
     pub fn display(&self, d: DimId) -> DimDisplay<'_> {
         DimDisplay(self, d)
-    }
-}
-
-/// See [`DimPool::display`].
-pub struct DimDisplay<'a>(&'a DimPool, DimId);
-
-impl fmt::Display for DimDisplay<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DimDisplay(pool, d) = *self;
-        let terms = &pool.poly(d).0;
-        if terms.is_empty() {
-            return f.write_str("0");
-        }
-        for (i, (m, c)) in terms.iter().rev().enumerate() {
-            let (sign, mag) = (if *c < 0 { "-" } else { "+" }, c.unsigned_abs());
-            match (i, sign) {
-                (0, "-") => f.write_str("-")?,
-                (0, _) => {}
-                _ => write!(f, " {sign} ")?,
-            }
-            if m.is_empty() || mag != 1 {
-                write!(f, "{mag}")?;
-            }
-            for (k, t) in m.iter().enumerate() {
-                if k > 0 || mag != 1 {
-                    f.write_str("*")?;
-                }
-                let call = |f: &mut fmt::Formatter<'_>, n: &str, a: DimId, b: DimId| {
-                    write!(f, "{n}({}, {})", pool.display(a), pool.display(b))
-                };
-                match pool.atoms[t.index()] {
-                    Atom::Sym(s) => f.write_str(&pool.sym(s).name)?,
-                    Atom::FloorDiv(a, b) => call(f, "floordiv", a, b)?,
-                    Atom::CeilDiv(a, b) => call(f, "ceildiv", a, b)?,
-                    Atom::Mod(a, b) => call(f, "mod", a, b)?,
-                    Atom::Min(a, b) => call(f, "min", a, b)?,
-                    Atom::Max(a, b) => call(f, "max", a, b)?,
-                }
-            }
-        }
-        Ok(())
     }
 }
 
@@ -719,5 +735,147 @@ mod tests {
         let env = |x: SymId| (x == p.as_symbol(s).unwrap()).then_some(-7);
         assert_eq!((p.eval(q, &env), p.eval(c, &env)), (Ok(-3), Ok(-2)));
         assert!(p.eval(t, &env).unwrap_err().message().contains("\"t\" has no value"));
+    }
+
+    #[test]
+    fn facts_about_multiples_are_used() {
+        let (mut p, s, t) = pool();
+        let sym = p.as_symbol(s).unwrap();
+        p.sym_mut(sym).multiple_of = 8;
+        let mut text = |e: &str| {
+            let d = p.parse(e).unwrap();
+            p.display(d).to_string()
+        };
+        assert_eq!(text("mod(s, 4)"), "0");
+        assert_eq!(text("mod(3*s + t, 8)"), "mod(t, 8)");
+        assert_eq!(text("ceildiv(s, 8)"), "floordiv(s, 8)");
+        assert_eq!(text("floordiv(s + 7, 8)"), "floordiv(s, 8)");
+        assert_eq!(text("floordiv(2*t, 6)"), "floordiv(t, 3)");
+        assert_eq!(text("mod(s, 16)"), "mod(s, 16)");
+        let _ = t;
+    }
+
+    #[test]
+    fn text_reads_back_whatever_the_order_of_creation() {
+        let exprs =
+            ["min(t + 1, 4*s)", "s*t - 2*floordiv(s, 3) + max(s, t)", "-t", "\"a b\" + 1", "mod(s, 5)*mod(t, 3)"];
+        let texts: Vec<Vec<String>> = [false, true]
+            .map(|reversed| {
+                let (mut p, ..) = pool();
+                p.symbol("a b", Origin::Unknown);
+                let mut all = exprs.to_vec();
+                if reversed {
+                    all.reverse();
+                }
+                let mut out: Vec<String> = all
+                    .iter()
+                    .map(|e| {
+                        let d = p.parse(e).unwrap();
+                        let text = p.display(d).to_string();
+                        assert_eq!(p.parse(&text).unwrap(), d, "{text}");
+                        text
+                    })
+                    .collect();
+                out.sort();
+                out
+            })
+            .to_vec();
+        assert_eq!(texts[0], texts[1]);
+        let (mut p, ..) = pool();
+        for (text, at, what) in [
+            ("s +", 3, "expected an extent"),
+            ("min(s", 5, "expected \",\""),
+            ("s t", 2, "expected an operator or the end of the extent"),
+        ] {
+            let (i, e) = p.parse(text).unwrap_err();
+            assert_eq!((i, e.message()), (at, what), "{text}");
+        }
+    }
+
+    #[test]
+    fn substitution_replaces_everywhere() {
+        let (mut p, s, _) = pool();
+        let e = p.parse("floordiv(s + t, 4) + s*s").unwrap();
+        let sym = p.as_symbol(s).unwrap();
+        let k = p.parse("t").unwrap();
+        let r = p.substitute(e, &|x| (x == sym).then_some(k));
+        assert_eq!(p.display(r).to_string(), "t*t + floordiv(t, 2)");
+    }
+
+    use proptest::prelude::*;
+
+    /// An expression tree over `s` (a multiple of 4, at least 4) and `t`.
+    #[derive(Clone, Debug)]
+    enum Tree {
+        Num(i64),
+        S,
+        T,
+        Op(DimOp, Box<Tree>, Box<Tree>),
+    }
+
+    fn tree() -> impl Strategy<Value = Tree> {
+        let leaf = prop_oneof![(-9i64..9).prop_map(Tree::Num), Just(Tree::S), Just(Tree::T)];
+        let op = prop::sample::select(vec![
+            DimOp::Add,
+            DimOp::Mul,
+            DimOp::FloorDiv,
+            DimOp::CeilDiv,
+            DimOp::Mod,
+            DimOp::Min,
+            DimOp::Max,
+        ]);
+        leaf.prop_recursive(4, 24, 2, move |inner| {
+            (op.clone(), inner.clone(), inner).prop_map(|(o, a, b)| Tree::Op(o, Box::new(a), Box::new(b)))
+        })
+    }
+
+    fn direct(t: &Tree, s: i64, v: i64) -> Option<i64> {
+        match t {
+            Tree::Num(n) => Some(*n),
+            Tree::S => Some(s),
+            Tree::T => Some(v),
+            Tree::Op(op, a, b) => op.eval(direct(a, s, v)?, direct(b, s, v)?),
+        }
+    }
+
+    fn build(p: &mut DimPool, t: &Tree, s: DimId, v: DimId) -> DimId {
+        match t {
+            Tree::Num(n) => p.constant(*n),
+            Tree::S => s,
+            Tree::T => v,
+            Tree::Op(op, a, b) => {
+                let (a, b) = (build(p, a, s, v), build(p, b, s, v));
+                p.binary(*op, a, b)
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn the_normal_form_has_the_value_of_the_expression(t in tree(), u in tree(), k in 1i64..40, v in 0i64..50) {
+            let (mut p, s, w) = pool();
+            let sym = p.as_symbol(s).unwrap();
+            p.sym_mut(sym).multiple_of = 4;
+            p.sym_mut(sym).lo = 4;
+            let (a, b) = (build(&mut p, &t, s, w), build(&mut p, &u, s, w));
+            let text = p.display(a).to_string();
+            prop_assert_eq!(p.parse(&text).unwrap(), a, "{}", text);
+            let other = p.as_symbol(w).unwrap();
+            let env = |x: SymId| if x == sym { Some(4 * k) } else if x == other { Some(v) } else { None };
+            let (x, y) = (direct(&t, 4 * k, v), direct(&u, 4 * k, v));
+            if let (Some(x), false) = (x, p.overflowed()) {
+                prop_assert_eq!(p.eval(a, &env), Ok(x), "{}", text);
+                let (lo, hi) = p.range(a);
+                prop_assert!(lo <= x && x <= hi, "{} = {} is outside {}..{}", text, x, lo, hi);
+                if let Some(y) = y {
+                    let (eq, le) = (p.prove_eq(a, b), p.prove_le(a, b));
+                    prop_assert!(eq != Proof::Yes || x == y);
+                    prop_assert!(eq != Proof::No || x != y);
+                    prop_assert!(le != Proof::Yes || x <= y);
+                    prop_assert!(le != Proof::No || x > y);
+                }
+            }
+        }
     }
 }

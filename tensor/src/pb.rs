@@ -214,8 +214,8 @@ pub fn literal(t: &Tensor) -> Option<Vec<String>> {
             DType::U64 => v.i64_at(i).cast_unsigned().to_string(),
             d if d.is_int() => v.i64_at(i).to_string(),
             // The shortest text of the narrow value: f16 and smaller are exact in f32.
-            DType::F64 => v.f64_at(i).to_string(),
-            _ => (v.f64_at(i) as f32).to_string(),
+            DType::F64 => format!("{:?}", v.f64_at(i)),
+            _ => format!("{:?}", v.f64_at(i) as f32),
         })
         .collect();
     let refs: Vec<&str> = items.iter().map(String::as_str).collect();
