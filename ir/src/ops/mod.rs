@@ -19,7 +19,15 @@ use crate::op::OpDef;
 
 /// Every built-in row.
 pub fn rows() -> Vec<OpDef> {
-    let families: &[&[OpDef]] =
-        &[elementwise::ROWS, cast::ROWS, activation::ROWS, reduce::ROWS, norm::ROWS, shape::ROWS, movement::ROWS, index::ROWS];
+    let families: &[&[OpDef]] = &[
+        elementwise::ROWS,
+        cast::ROWS,
+        activation::ROWS,
+        reduce::ROWS,
+        norm::ROWS,
+        shape::ROWS,
+        movement::ROWS,
+        index::ROWS,
+    ];
     families.concat()
 }
