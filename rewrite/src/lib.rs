@@ -13,6 +13,7 @@
 #![deny(missing_docs)]
 
 pub mod bench;
+pub mod check;
 pub mod cost;
 pub mod extract;
 pub mod facts;

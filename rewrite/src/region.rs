@@ -132,16 +132,17 @@ fn cut(g: &IrGraph, limit: usize) -> Vec<std::ops::Range<usize>> {
 }
 
 /// The e-graph of a piece with what is needed to come back.
-struct Source {
-    eg: Graph,
-    class: FxHashMap<Value, Id>,
+pub(crate) struct Source {
+    pub(crate) eg: Graph,
+    pub(crate) class: FxHashMap<Value, Id>,
     /// Nodes as they were added: class, e-node, position in the order.
     nodes: Vec<(Id, ENode, usize)>,
     uses: FxHashMap<Id, u32>,
-    roots: Vec<(Value, Id)>,
+    pub(crate) roots: Vec<(Value, Id)>,
 }
 
-fn load(
+/// Brings a piece of a graph into an e-graph.
+pub(crate) fn load(
     facts: Facts,
     old: &IrGraph,
     piece: &std::ops::Range<usize>,
@@ -287,6 +288,19 @@ fn rewrite_piece(
         *job.report.applied.entry(rule).or_default() += n;
     }
 
+    finish(s, old, sat.misses, new, made, konsts, job)
+}
+
+/// Extracts the roots and emits them.
+pub(crate) fn finish(
+    s: Source,
+    old: &IrGraph,
+    misses: Vec<(&'static str, Id, String)>,
+    new: &mut IrGraph,
+    made: &mut FxHashMap<Value, Value>,
+    konsts: &mut FxHashMap<ConstId, Value>,
+    job: &mut Job<'_>,
+) -> Result<Facts> {
     let t = Instant::now();
     let eg = &s.eg;
     // Source nodes under today's ids; the first position of each.
@@ -306,7 +320,7 @@ fn rewrite_piece(
         *e = (*e).max(n);
     }
     let x = extract::extract(eg, &roots, &price, &is_source, &|id| uses.get(&id).copied().unwrap_or(1));
-    for (rule, class, why) in sat.misses {
+    for (rule, class, why) in misses {
         // What became part of something else is no loss.
         if x.choice.contains_key(&class) {
             let node = at_class.get(&class).and_then(|a| a.first());

@@ -34,7 +34,7 @@ pub const RULES: &[Rule] = &[
     // max(x, 0) = x for x ≥ 0
     rule!("relu-of-nonnegative", Exact, law ["(Relu ?x)"] => text "?x",
     if "no element is negative", |cx, m| cx.data(m.v("x")).range.0 >= 0.0;
-    ),
+          "x:f32[a]!c!pos"),
     // (x · a) · b = x · (a · b) and the same with division, for constants a and b of one element, a · b finite and not 0
     rule!("scale-twice", Reassoc, law [
               "(Mul~ (Mul~ ?x ?a) ?b)", "(Mul~ (Div ?x ?d) ?b)", "(Div (Mul~ ?x ?a) ?e)", "(Div (Div ?x ?d) ?e)",
@@ -47,9 +47,8 @@ pub const RULES: &[Rule] = &[
     // Σ(x, y) = x + y
     rule!("sum-of-two", Exact, law ["(Sum ?x ?y)"] => text "(Add ?x ?y)"; "x:f32[a,b] y:f32[a,b]", "x:f32[a,b] y:f32[b]"),
     // where(true, x, y) = x, where(false, x, y) = y
-    rule!("where-const", Exact, law ["(Where 1 ?x ?y)", "(Where 0 ?y ?x)"] => text "?x",
-    if "x has the type of the result", keeps_type;
-    ),
+    rule!("where-const", Exact, law ["(Where ?c ?x ?y)"] => code where_const;
+          "c:bool[]=1 x:f32[a,b] y:f32[b]", "c:bool[2]=0,0 x:f32[2] y:f32[a,2]"),
     // Dropout outside training is x
     rule!("dropout", Exact, law ["(Dropout@d ?x ..)"] => code dropout; "x:f32[a,b]"),
     rule!("identity", Exact, law ["(Identity ?x)"] => text "?x"; "x:f32[a,b]"),
@@ -78,6 +77,15 @@ fn scale_twice(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     }
     let c = cx.scalar_const(dtype, scale);
     cx.add("Mul", &[], &[x, c])
+}
+
+fn where_const(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
+    let x = match cx.splat(m.v("c")) {
+        Some(1.0) => m.v("x"),
+        Some(0.0) => m.v("y"),
+        _ => return Err(Skip::No),
+    };
+    if cx.same_type(x, m.root) { Ok(x) } else { Err(Skip::No) }
 }
 
 fn dropout(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {

@@ -18,12 +18,12 @@ pub const RULES: &[Rule] = &[
           "#0 x:f32[a,b] @/1:i64[2]=a,b", "#4 x:f32[a,b] @/1:i64[1]=b", "#3 x:f32[a,b]"),
     // Squeeze, Unsqueeze, Flatten are reshapes
     rule!("view-as-reshape", Exact, law ["(Squeeze|Unsqueeze|Flatten ?x ..)"] => code as_reshape;
-    ),
+          "x:f32[a,1,b] @/1:i64[1]=1"),
     // reshape(reshape(x)) = reshape(x)
     rule!("reshape-reshape", Exact, law [
-              "(Reshape|Squeeze|Unsqueeze|Flatten@o (Reshape|Squeeze|Unsqueeze|Flatten ?x ..) ..)",
+              "(Reshape|Squeeze|Unsqueeze|Flatten@o (Reshape|Squeeze|Unsqueeze|Flatten@i ?x ..) ..)",
           ] => code reshape_reshape;
-          "x:f32[a,b,c] @o/1:i64[1]=-1"),
+          "x:f32[a,b,c] @i/1:i64[2]=a,-1 @o/1:i64[1]=-1", "x:f32[a,1,c] @i/1:i64[1]=1 @o/1:i64[1]=0"),
     // transpose by the identity is x
     rule!("transpose-noop", Exact, law ["(Transpose@t ?x)"] => text "?x", if "the axes stay", |cx, m| {
               perm(cx, m.node("t"), m.v("x")).is_some_and(|p| p.iter().enumerate().all(|(i, &a)| i == a))
@@ -79,9 +79,14 @@ pub const RULES: &[Rule] = &[
           "x:f16[a,b] @i.to=1 @o.to=10", "x:i32[a] @i.to=11 @o.to=7"),
     // x ∘ expand(y) = x ∘ y where the operator broadcasts anyway; a filled tensor is its scalar there
     rule!("expand-in-broadcast", Exact, law [
-        "(Add|Sub|Mul|Div|Max|Min|Pow|Equal|Less|Greater|LessOrEqual|GreaterOrEqual|And|Or|Xor|Where@f ..)",
-    ] => code expand_in_broadcast;
-    ),
+              "(Add|Sub|Mul|Div|Max|Min|Pow|Equal|Less|Greater|LessOrEqual|GreaterOrEqual|And|Or|Xor@f (Expand|ConstantOfShape@e ?x ..) ?y)",
+              "(Add|Sub|Mul|Div|Max|Min|Pow|Equal|Less|Greater|LessOrEqual|GreaterOrEqual|And|Or|Xor@f ?y (Expand|ConstantOfShape@e ?x ..))",
+              "(Where@f (Expand|ConstantOfShape@e ?x ..) ?y ?z)", "(Where@f ?p (Expand|ConstantOfShape@e ?x ..) ?z)",
+              "(Where@f ?p ?y (Expand|ConstantOfShape@e ?x ..))",
+          ] => code expand_in_broadcast;
+          "#0 x:f32[a,1] y:f32[a,b] @e/1:i64[2]=a,b", "#1 x:f32[b] y:f32[a,1] @e/1:i64[2]=1,b", "#0 x:i64[2]=a,b y:f32[a,b]",
+          "#2 x:bool[1] y:f32[a,b] z:f32[b] @e/1:i64[2]=a,b", "#3 p:bool[a,1] x:f32[b] z:f32[b] @e/1:i64[2]=1,b",
+          "#4 p:bool[a,b] x:i64[2]=a,b y:f32[b]"),
 ];
 
 /// The permutation of a Transpose of `x`.
