@@ -14,6 +14,7 @@ pub mod graph;
 pub mod hip;
 pub mod import;
 pub mod infer;
+pub mod interp;
 pub mod lowering;
 pub mod nest;
 pub mod op;
