@@ -15,6 +15,8 @@ mod plan_pack;
 mod plan_scan;
 
 #[cfg(test)]
+mod lower_tests;
+#[cfg(test)]
 mod plan_tests;
 
 pub mod program;
