@@ -39,7 +39,7 @@ pub struct Metadata {
     /// Options that differ from the defaults, as `name=value`, sorted.
     #[prost(string, repeated, tag = "7")]
     pub options: Vec<String>,
-    /// Number of u64 words of the run frame.
+    /// Number of u64 words of the run frame; 0 where the code alone says.
     #[prost(uint64, tag = "8")]
     pub frame_words: u64,
     /// Graph inputs in order.

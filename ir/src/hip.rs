@@ -5,8 +5,8 @@
 //! so do `If` and `Loop`. A symbol is known from the node that defines it to the end of that node's region.
 //!
 //! Kernels read device and host-mapped buffers and write device buffers; the host writes host-mapped buffers (`StoreDims`) and
-//! works on host and host-mapped ones. A host-mapped buffer is written once, so the host never waits before it writes; its bytes
-//! are not reused within a run. An absent operand of a `Call` is a null buffer. Scratch buffers come after the results.
+//! works on host and host-mapped ones. A host-mapped buffer is written once (in the body of a loop: once an iteration, after the
+//! device is done with the last), so the host never waits before it writes; its bytes are not reused within a run. An absent operand of a `Call` is a null buffer. Scratch buffers come after the results.
 
 use crate::graph::Dialect;
 use crate::nest::Nest;
@@ -97,7 +97,7 @@ pub enum HipOp {
         sym: SymId,
         /// Row-major position of the element.
         index: u32,
-        /// Greatest legal value; a larger or negative one fails the run.
+        /// Greatest legal value; a larger one fails the run, and so does one below the symbol's `lo`.
         max: DimId,
     },
     /// Structured branch.
@@ -117,13 +117,13 @@ pub enum HipOp {
     },
     /// Structured loop.
     ///
-    /// Operands: the condition before the first iteration (one bool, read by the host) or none, then the initial carried values,
-    /// then captures. Region 0: parameters are the carried values, then the captures. Its outputs are the condition for the next
+    /// Operands: the condition before the first iteration (one bool, read by the host) or none, then the initial carried values
+    /// (contiguous), then captures. Region 0: parameters are the carried values, then the captures. Its outputs are the condition for the next
     /// iteration (when `cond`), then the next carried values. Results: the carried values after the last iteration, contiguous.
     ///
     /// As with `If`, every carried output is a buffer that the body allocates itself, each listed once, contiguous; the condition may
-    /// be any buffer of one bool. Each carried value has a state buffer: the initial operand is copied into it before the loop (row
-    /// major: the operand may be strided), the parameter is that buffer, the output is copied into it at the end of an iteration,
+    /// be any buffer of one bool. Each carried value has a state buffer: the initial operand is copied into it before the loop,
+    /// the parameter is that buffer, the output is copied into it at the end of an iteration,
     /// and the result is that buffer. All outputs are complete before the first copy, so values may be swapped. Where the shape
     /// depends on `dims`, the state lives in a pool domain of its own, which is reserved again before each copy: its old content
     /// is dead by then.

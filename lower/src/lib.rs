@@ -5,7 +5,13 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod collapse;
+mod dead;
+pub mod explain;
+mod fuse;
+pub mod hip_interp;
 pub mod host;
+pub mod host_interp;
 
 pub mod plan;
 mod plan_inplace;
@@ -27,6 +33,13 @@ mod program_regs;
 
 pub mod check;
 pub mod fuzz;
+pub mod nests;
+mod to_hip;
+pub mod views;
 
+pub use check::check_plan;
+pub use explain::Explain;
+pub use fuse::{Cost, FuseReport, can_write_in_place, fuse};
 pub use plan::{Plan, plan};
 pub use program::host_program;
+pub use to_hip::{Options, to_hip};

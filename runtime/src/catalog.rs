@@ -1,6 +1,7 @@
 //! The table of catalog kernels: what runs a kernel by its id.
 
 use kernels::catalog::CATALOG;
+use kernels::cpu::{Args, Tier};
 use kernels::team::Team;
 use tensor::{Diagnostic, ErrorKind, Result};
 
@@ -20,15 +21,34 @@ pub trait Kernels: Send + Sync {
 }
 
 /// The kernels of [`CATALOG`] on the CPU.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CpuKernels;
+#[derive(Clone, Copy, Debug)]
+pub struct CpuKernels {
+    tier: Tier,
+}
 
-pub(crate) fn unknown(id: u32) -> Diagnostic {
-    Diagnostic::new(
-        ErrorKind::Unsupported,
-        format!("there is no kernel {id} in this build's catalog of {}", CATALOG.len()),
-    )
-    .help("compile the model again with this version")
+impl CpuKernels {
+    /// The kernels of one tier. Results are equal bits within a tier only.
+    ///
+    /// # Errors
+    /// `Unsupported` when this machine does not run the tier.
+    pub fn new(tier: Tier) -> Result<CpuKernels> {
+        if tier == Tier::Portable || tier == Tier::detect() {
+            return Ok(CpuKernels { tier });
+        }
+        let text = format!("this machine does not run the {} kernels; it runs {}", tier.name(), Tier::detect().name());
+        Err(Diagnostic::new(ErrorKind::Unsupported, text))
+    }
+    /// The tier.
+    pub fn tier(&self) -> Tier {
+        self.tier
+    }
+}
+
+impl Default for CpuKernels {
+    /// The best tier this machine runs.
+    fn default() -> CpuKernels {
+        CpuKernels { tier: Tier::detect() }
+    }
 }
 
 impl Kernels for CpuKernels {
@@ -36,11 +56,8 @@ impl Kernels for CpuKernels {
         usize::try_from(id).ok().and_then(|i| CATALOG.get(i)).map(|k| k.name)
     }
     unsafe fn run(&self, id: u32, team: &dyn Team, bufs: &[u64], ints: &[i64], scalars: &[f64]) -> Result<()> {
-        let def = usize::try_from(id).ok().and_then(|i| CATALOG.get(i)).ok_or_else(|| unknown(id))?;
-        let _ = (team, bufs, ints, scalars);
-        Err(Diagnostic::new(
-            ErrorKind::Unsupported,
-            format!("kernel {} has no CPU implementation in this build", def.name),
-        ))
+        // SAFETY: the caller's promise.
+        let done = unsafe { kernels::cpu::run(id, self.tier, team, &Args { bufs, ints, scalars }) };
+        done.map_err(|e| Diagnostic::new(ErrorKind::Device, format!("{}: {}", self.name(id).unwrap_or("kernel"), e.0)))
     }
 }

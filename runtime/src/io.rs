@@ -119,7 +119,14 @@ pub unsafe trait OutputAllocator {
 /// Collects outputs as tensors.
 #[derive(Debug, Default)]
 pub struct Collect {
-    outputs: Vec<Option<(DType, SmallVec<[usize; 6]>, HostBytes)>>,
+    outputs: Vec<Option<Collected>>,
+}
+
+#[derive(Debug)]
+struct Collected {
+    dtype: DType,
+    shape: SmallVec<[usize; 6]>,
+    bytes: HostBytes,
 }
 
 impl Collect {
@@ -132,10 +139,10 @@ impl Collect {
     /// # Errors
     /// `Internal` when one was not asked for.
     pub fn finish(self) -> Result<Vec<Tensor>> {
-        let tensor = |(i, o): (usize, Option<(DType, SmallVec<[usize; 6]>, HostBytes)>)| {
+        let tensor = |(i, o): (usize, Option<Collected>)| {
             let lost = || Diagnostic::new(ErrorKind::Internal, format!("output {i} was not produced"));
-            let (dtype, shape, bytes) = o.ok_or_else(lost)?;
-            Tensor::new(dtype, &shape, Bytes::from_owner(bytes))
+            let o = o.ok_or_else(lost)?;
+            Tensor::new(o.dtype, &o.shape, Bytes::from_owner(o.bytes))
         };
         self.outputs.into_iter().enumerate().map(tensor).collect()
     }
@@ -150,7 +157,7 @@ unsafe impl OutputAllocator for Collect {
         let mut bytes = HostBytes::zeroed(r.bytes)?;
         let buffer = OutputBuffer { ptr: bytes.as_mut_ptr(), bytes: r.bytes, space: Space::Host };
         if let Some(slot) = self.outputs.get_mut(r.index) {
-            *slot = Some((r.dtype, r.shape.into(), bytes));
+            *slot = Some(Collected { dtype: r.dtype, shape: r.shape.into(), bytes });
         }
         Ok(buffer)
     }

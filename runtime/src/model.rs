@@ -141,7 +141,7 @@ pub struct Services {
 
 impl Default for Services {
     fn default() -> Services {
-        Services { kernels: Arc::new(CpuKernels), host_ops: HOST_OPS }
+        Services { kernels: Arc::new(CpuKernels::default()), host_ops: HOST_OPS }
     }
 }
 
@@ -196,7 +196,8 @@ impl Model {
                 );
             }
         }
-        if code.frame_words != m.frame_words || code.frame_words > MAX_FRAME_WORDS {
+        // The compiler may embed metadata before it knows the frame: then the code alone says.
+        if (m.frame_words != 0 && code.frame_words != m.frame_words) || code.frame_words > MAX_FRAME_WORDS {
             let text =
                 format!("the code has a frame of {} words, the metadata says {}", code.frame_words, m.frame_words);
             return Err(Diagnostic::new(ErrorKind::Malformed, text));

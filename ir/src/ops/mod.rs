@@ -5,6 +5,7 @@ pub mod broadcast;
 pub mod cast;
 pub mod elementwise;
 pub mod extents;
+pub mod index;
 pub mod loops;
 pub mod movement;
 pub mod norm;
@@ -18,7 +19,15 @@ use crate::op::OpDef;
 
 /// Every built-in row.
 pub fn rows() -> Vec<OpDef> {
-    let families: &[&[OpDef]] =
-        &[elementwise::ROWS, cast::ROWS, activation::ROWS, reduce::ROWS, norm::ROWS, shape::ROWS, movement::ROWS];
+    let families: &[&[OpDef]] = &[
+        elementwise::ROWS,
+        cast::ROWS,
+        activation::ROWS,
+        reduce::ROWS,
+        norm::ROWS,
+        shape::ROWS,
+        movement::ROWS,
+        index::ROWS,
+    ];
     families.concat()
 }

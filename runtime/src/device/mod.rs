@@ -149,7 +149,7 @@ pub trait Device: Send + Sync {
     /// Gives memory back.
     ///
     /// # Errors
-    /// `Device` when it is not a live allocation of this device, or was overrun. It is gone in any case.
+    /// `Device` when it is not a live allocation of this device (nothing is freed then), or was overrun (it is freed).
     ///
     /// # Safety
     /// Nothing uses the memory any more, and it came from this device.

@@ -98,12 +98,15 @@ impl Live {
         self.0.insert(a.addr, (a.bytes, a.space));
     }
     pub(crate) fn remove(&mut self, a: &Allocation) -> Result<()> {
-        match self.0.remove(&a.addr) {
-            Some(have) if have == (a.bytes, a.space) => Ok(()),
-            Some((bytes, space)) => Err(device_error(format!(
+        match self.0.get(&a.addr) {
+            Some(&(bytes, space)) if (bytes, space) != (a.bytes, a.space) => Err(device_error(format!(
                 "{:#x} is freed as {} bytes of {:?} memory but was allocated as {bytes} of {space:?}",
                 a.addr, a.bytes, a.space
             ))),
+            Some(_) => {
+                self.0.remove(&a.addr);
+                Ok(())
+            }
             None => Err(device_error(format!("{:#x} is freed but not allocated, or freed twice", a.addr))),
         }
     }

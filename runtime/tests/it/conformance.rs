@@ -110,14 +110,21 @@ fn misuse_is_found() {
         let h = Buffer::new(d, Space::Host, 100).unwrap();
         let mut own = [0u8; 100];
         let own = host(&mut own);
-        // SAFETY (all below): the device refuses before it touches anything.
-        check_refused(d, "runs past the end", || unsafe { d.copy(s, (b.addr() + 10, Space::Device), own, 91) });
-        check_refused(d, "no live allocation", || unsafe { d.copy(s, (b.addr() + (1 << 30), Space::Device), own, 8) });
-        check_refused(d, "is said to be Host", || unsafe { d.copy(s, own, (b.addr(), Space::Host), 8) });
-        check_refused(d, "is said to be Device", || unsafe { d.copy(s, own, (h.addr(), Space::Device), 8) });
+        let copy = |dst, src, n| {
+            // SAFETY: the device refuses before it touches anything.
+            unsafe { d.copy(s, dst, src, n) }
+        };
+        let free = |a: Allocation| {
+            // SAFETY: as above.
+            unsafe { d.free(a) }
+        };
+        check_refused(d, "runs past the end", || copy((b.addr() + 10, Space::Device), own, 91));
+        check_refused(d, "no live allocation", || copy((b.addr() + (1 << 30), Space::Device), own, 8));
+        check_refused(d, "is said to be Host", || copy(own, (b.addr(), Space::Host), 8));
+        check_refused(d, "is said to be Device", || copy(own, (h.addr(), Space::Device), 8));
         let launch = |addr: usize| {
             let args = [addr as u64];
-            // SAFETY: refused before it runs.
+            // SAFETY: refused before it runs, or over no points.
             unsafe { d.launch(s, &Solo, &Work::Generated { func: add, args: &args, n_bufs: 1, points: 0, grain: 1 }) }
         };
         launch(b.addr() + 100).unwrap();
@@ -126,10 +133,11 @@ fn misuse_is_found() {
         check_refused(d, "no live allocation", || launch(own.0));
         let a = d.alloc(Space::Device, 8).unwrap();
         let again = || Allocation { addr: a.addr, bytes: a.bytes, space: a.space };
-        check_refused(d, "freed as 9 bytes", || unsafe { d.free(Allocation { bytes: 9, ..again() }) });
-        check_refused(d, "freed twice", || unsafe { d.free(again()) });
+        check_refused(d, "freed as 9 bytes", || free(Allocation { bytes: 9, ..again() }));
+        free(again()).unwrap();
+        check_refused(d, "freed twice", || free(again()));
         d.close_stream(s).unwrap();
-        check_refused(d, "is not open", || unsafe { d.copy(s, (b.addr(), Space::Device), own, 8) });
+        check_refused(d, "is not open", || copy((b.addr(), Space::Device), own, 8));
     }
 }
 

@@ -28,8 +28,10 @@ pub unsafe extern "C" fn init(t: *const Table) -> Status {
 #[macro_export]
 macro_rules! call {
     ($name:ident($($arg:expr),* $(,)?)) => {{
+        let f = $crate::fake::table().$name;
         // SAFETY: the fake program keeps to the ABI.
-        let status = unsafe { ($crate::fake::table().$name)($($arg),*) };
+        #[allow(clippy::macro_metavars_in_unsafe)]
+        let status = unsafe { f($($arg),*) };
         if status != 0 {
             return status;
         }

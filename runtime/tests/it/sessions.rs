@@ -595,3 +595,26 @@ unsafe extern "C" fn big_chain(ctx: *mut RunCtx, _: *mut u64) -> Status {
     call!(launch(ctx, 0, add, [x as u64, y as u64, 1].as_ptr(), 2, 1, n, 2, 0));
     0
 }
+
+/// `y = x · x` by the catalog's GEMM, 2 by 2.
+unsafe extern "C" fn square(ctx: *mut RunCtx, _: *mut u64) -> Status {
+    let x = call!(get input_ptr(ctx, 0));
+    let y = call!(get output(ctx, 0, 2, [2, 2].as_ptr()));
+    let id = kernels::catalog::find("gemm.f32").unwrap_or(u32::MAX);
+    let ints = [1, 2, 2, 2, 0, 2, 1, 0, 2, 1, 0, 0, 0, 0, 0];
+    let mut args = vec![x as u64, x as u64, 0, 0, y as u64];
+    args.extend(ints);
+    args.extend([1.0, 0.0, 0.0].map(f64::to_bits));
+    call!(kernel(ctx, id, args.as_ptr(), 5, 15, 3, 1));
+    0
+}
+
+#[test]
+fn catalog_kernels_run() {
+    let meta = metadata(vec![port("x", DType::F32, &["2", "2"])], vec![port("y", DType::F32, &["2", "2"])]);
+    let m = model(meta, square);
+    for d in devices().into_iter().filter(|d| d.properties().executes) {
+        let y = run(&session(&m, &d), &[Tensor::from_f32(&[2, 2], &[1.0, 2.0, 3.0, 4.0])]).unwrap();
+        assert_eq!(y[0].to_f64_vec(), [7.0, 10.0, 15.0, 22.0]);
+    }
+}

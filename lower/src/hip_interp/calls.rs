@@ -1,0 +1,193 @@
+//! Catalog kernels as plain loops, sums in f64.
+
+use super::scalar::{Val, unary};
+use super::{Interp, Ptr, internal};
+use ir::hip::Call;
+use ir::nest::UnOp;
+use kernels::catalog::activation;
+use tensor::Result;
+
+impl Interp<'_> {
+    pub fn call(&mut self, call: &Call, ops: &[Option<Ptr>]) -> Result<()> {
+        let ints = call.ints.iter().map(|&d| self.eval(d)).collect::<Result<Vec<i64>>>()?;
+        let scalars: Vec<f64> = call.scalars.iter().map(|&b| f64::from_bits(b)).collect();
+        match call.kernel.split('.').next().unwrap_or("") {
+            "gemm" => self.gemm(&ints, &scalars, ops),
+            "conv2d" => self.conv(&ints, &scalars, ops),
+            "pool2d" => self.pool(&ints, ops),
+            "attention" => self.attention(&ints, &scalars, ops),
+            "nonzero_count" => {
+                let x = some(ops, 0)?;
+                let mut n = 0;
+                for i in 0..ints[0] {
+                    n += i64::from(self.at(x, x.offset + i)? != 0.0);
+                }
+                let y = some(ops, 1)?;
+                self.store(y, y.offset, Val::I64(n))
+            }
+            "nonzero_fill" => {
+                let (x, y) = (some(ops, 0)?, some(ops, 1)?);
+                let (rank, count) = (ints[0] as usize, ints[1]);
+                let shape = &ints[2..2 + rank];
+                let mut n = 0;
+                for i in 0..shape.iter().product() {
+                    if self.at(x, x.offset + i)? != 0.0 {
+                        for (k, c) in super::unravel(i, shape).into_iter().enumerate() {
+                            self.store(y, y.offset + k as i64 * count + n, Val::I64(c))?;
+                        }
+                        n += 1;
+                    }
+                }
+                Ok(())
+            }
+            _ => Err(internal(format!("{} is not known here", call.kernel))),
+        }
+    }
+    fn at(&self, p: &Ptr, at: i64) -> Result<f64> {
+        Ok(self.load(p, at)?.as_f64())
+    }
+    fn put(&mut self, p: &Ptr, at: i64, x: f64) -> Result<()> {
+        self.store(p, at, Val::F32(x as f32))
+    }
+
+    fn gemm(&mut self, i: &[i64], s: &[f64], ops: &[Option<Ptr>]) -> Result<()> {
+        let (a, b, c) = (some(ops, 0)?, some(ops, 1)?, some(ops, 4)?);
+        let (bias, residual) = (&ops[2], &ops[3]);
+        let (batch, m, n, k) = (i[0], i[1], i[2], i[3]);
+        for p in 0..batch {
+            for r in 0..m {
+                for q in 0..n {
+                    let mut sum = 0.0;
+                    for t in 0..k {
+                        let x = self.at(a, a.offset + p * i[4] + r * i[5] + t * i[6])?;
+                        sum += x * self.at(b, b.offset + p * i[7] + t * i[8] + q * i[9])?;
+                    }
+                    sum *= s[0];
+                    if let Some(z) = bias {
+                        sum += self.at(z, z.offset + r * i[10] + q * i[11])?;
+                    }
+                    if let Some(z) = residual {
+                        sum += self.at(z, z.offset + p * i[12] + r * i[13] + q)?;
+                    }
+                    let y = act(i[14], sum, s[1], s[2])?;
+                    self.put(c, c.offset + (p * m + r) * n + q, y)?;
+                }
+            }
+        }
+        Ok(())
+    }
+    fn conv(&mut self, i: &[i64], s: &[f64], ops: &[Option<Ptr>]) -> Result<()> {
+        let (x, w, y) = (some(ops, 0)?, some(ops, 1)?, some(ops, 4)?);
+        let (bias, residual) = (&ops[2], &ops[3]);
+        let [n, c, h, wd, m, kh, kw, group, sh, sw, pt, pl, dh, dw, oh, ow, code] =
+            <[i64; 17]>::try_from(i).map_err(|_| internal("conv2d takes 17 integers".into()))?;
+        let (cg, mg) = (c / group, m / group);
+        for b in 0..n {
+            for o in 0..m {
+                for r in 0..oh {
+                    for q in 0..ow {
+                        let mut sum = 0.0;
+                        for ci in 0..cg {
+                            for (kr, kq) in (0..kh * kw).map(|t| (t / kw, t % kw)) {
+                                let (yy, xx) = (r * sh - pt + kr * dh, q * sw - pl + kq * dw);
+                                if (0..h).contains(&yy) && (0..wd).contains(&xx) {
+                                    let ch = o / mg * cg + ci;
+                                    let v = self.at(x, x.offset + ((b * c + ch) * h + yy) * wd + xx)?;
+                                    sum += v * self.at(w, w.offset + ((o * cg + ci) * kh + kr) * kw + kq)?;
+                                }
+                            }
+                        }
+                        let at = ((b * m + o) * oh + r) * ow + q;
+                        if let Some(z) = bias {
+                            sum += self.at(z, z.offset + o)?;
+                        }
+                        if let Some(z) = residual {
+                            sum += self.at(z, z.offset + at)?;
+                        }
+                        self.put(y, y.offset + at, act(code, sum, s[0], s[1])?)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+    fn pool(&mut self, i: &[i64], ops: &[Option<Ptr>]) -> Result<()> {
+        let (x, y) = (some(ops, 0)?, some(ops, 1)?);
+        let [nc, h, w, kh, kw, sh, sw, pt, pl, dh, dw, oh, ow, kind, pb, pr] =
+            <[i64; 16]>::try_from(i).map_err(|_| internal("pool2d takes 16 integers".into()))?;
+        for p in 0..nc {
+            for (r, q) in (0..oh * ow).map(|t| (t / ow, t % ow)) {
+                let (mut best, mut sum, mut n) = (f64::NEG_INFINITY, 0.0, 0);
+                for (kr, kq) in (0..kh * kw).map(|t| (t / kw, t % kw)) {
+                    let (yy, xx) = (r * sh - pt + kr * dh, q * sw - pl + kq * dw);
+                    if (0..h).contains(&yy) && (0..w).contains(&xx) {
+                        let v = self.at(x, x.offset + (p * h + yy) * w + xx)?;
+                        best = if v.is_nan() || best.is_nan() { f64::NAN } else { best.max(v) };
+                        sum += v;
+                        n += 1;
+                    } else if kind == 2 && yy < h + pb && xx < w + pr {
+                        n += 1;
+                    }
+                }
+                let v = if kind == 0 { best } else { sum / f64::from(n) };
+                self.put(y, y.offset + (p * oh + r) * ow + q, v)?;
+            }
+        }
+        Ok(())
+    }
+    fn attention(&mut self, i: &[i64], s: &[f64], ops: &[Option<Ptr>]) -> Result<()> {
+        let (q, k, v, y) = (some(ops, 0)?, some(ops, 1)?, some(ops, 2)?, some(ops, 4)?);
+        let (batch, heads, rows, t, d, e) = (i[0], i[1], i[2], i[3], i[4], i[5]);
+        let st = &i[6..];
+        for (b, h) in (0..batch * heads).map(|x| (x / heads, x % heads)) {
+            for r in 0..rows {
+                let mut w = vec![];
+                for c in 0..t {
+                    let mut sum = 0.0;
+                    for z in 0..d {
+                        let a = self.at(q, q.offset + b * st[0] + h * st[1] + r * st[2] + z)?;
+                        sum += a * self.at(k, k.offset + b * st[3] + h * st[4] + c * st[5] + z * st[6])?;
+                    }
+                    sum *= s[0];
+                    if let Some(m) = &ops[3] {
+                        sum += self.at(m, m.offset + b * st[10] + h * st[11] + r * st[12] + c * st[13])?;
+                    }
+                    w.push(sum);
+                }
+                let top = w.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                w.iter_mut().for_each(|x| *x = (*x - top).exp());
+                let total: f64 = w.iter().sum();
+                for z in 0..e {
+                    let mut sum = 0.0;
+                    for (c, x) in (0..t).zip(&w) {
+                        sum += x * self.at(v, v.offset + b * st[7] + h * st[8] + c * st[9] + z)?;
+                    }
+                    self.put(y, y.offset + ((b * heads + h) * rows + r) * e + z, sum / total)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn some(ops: &[Option<Ptr>], k: usize) -> Result<&Ptr> {
+    ops.get(k).and_then(|p| p.as_ref()).ok_or_else(|| internal(format!("buffer {k} is missing")))
+}
+
+fn act(code: i64, x: f64, lo: f64, hi: f64) -> Result<f64> {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    Ok(match code {
+        activation::NONE => x,
+        activation::RELU => x.max(0.0),
+        activation::GELU => x / 2.0 * (1.0 + unary(UnOp::Erf, Val::F64(x / 2f64.sqrt()))?.as_f64()),
+        activation::GELU_TANH => {
+            x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
+        }
+        activation::SILU => x * sigmoid(x),
+        activation::SIGMOID => sigmoid(x),
+        activation::TANH => x.tanh(),
+        activation::CLIP => x.max(lo).min(hi),
+        activation::HARD_SIGMOID => (lo * x + hi).clamp(0.0, 1.0),
+        _ => return Err(internal(format!("activation {code} is not known here"))),
+    })
+}

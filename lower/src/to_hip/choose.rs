@@ -1,0 +1,312 @@
+//! The first pass of lowering: which nodes run at all, and which candidate each takes.
+
+use super::{Lowering, Options};
+use crate::explain::NodeChoice;
+use crate::nests;
+use ir::consts::ConstId;
+use ir::graph::{Node, RegionId, Value};
+use ir::lowering::{CallSpec, Candidate, NodeCtx, Operand, Part, Plan, Refusal, ViewOp};
+use ir::nest::{Nest, compute_dtype};
+use ir::op::OpDef;
+use kernels::catalog::{Access, CATALOG, KernelDef};
+use rustc_hash::{FxHashMap, FxHashSet};
+use tensor::{DType, Diagnostic, ErrorKind, Result};
+
+/// What a node does when emitted.
+#[derive(Clone)]
+pub(super) enum Action {
+    /// Nothing: its results are dims, or nothing uses them.
+    Nothing,
+    View(ViewOp),
+    Nest(Nest),
+    Assemble(Vec<Part>),
+    Call(CallSpec),
+    Host,
+    /// A branch whose condition is a constant: this region in place of the node.
+    Inline(RegionId),
+    Branch,
+    Loop,
+}
+
+#[derive(Clone)]
+pub(super) struct Choice {
+    pub action: Action,
+    /// Position in `Explain::nodes`.
+    pub note: usize,
+}
+
+/// Chooses for all nodes.
+pub(super) fn choose(cx: &mut Lowering, options: &Options) -> Result<()> {
+    let mut st = State { options, failed: vec![], konst: FxHashMap::default() };
+    st.region(cx, cx.src.main)?;
+    if st.failed.is_empty() {
+        return Ok(());
+    }
+    let n = st.failed.len();
+    let mut e = Diagnostic::new(
+        ErrorKind::Unsupported,
+        format!("{n} {} cannot run on this target", if n == 1 { "node" } else { "nodes" }),
+    );
+    if let Some((_, path, _)) = st.failed.first() {
+        e = e.node(path.clone());
+    }
+    for (op, path, reasons) in st.failed {
+        e = e.note(op, format!("{path}: {reasons}"));
+    }
+    Err(e)
+}
+
+struct State<'a> {
+    options: &'a Options,
+    /// Operator, path, reasons.
+    failed: Vec<(String, String, String)>,
+    /// Constants that parameters of bodies stand for.
+    konst: FxHashMap<(RegionId, Value), ConstId>,
+}
+
+impl State<'_> {
+    fn region(&mut self, cx: &mut Lowering, r: RegionId) -> Result<()> {
+        let needed = needed(cx, r);
+        for &n in &cx.src.graphs[r].order {
+            let node = &cx.src.graphs[r].nodes[n];
+            let op = cx.src.registry[node.op].full_name();
+            let mut choice =
+                NodeChoice { path: node.origin.to_string(), op, chosen: String::new(), refused: vec![], notes: vec![] };
+            let note = cx.explain.nodes.len();
+            let action = if !needed.contains(&n) {
+                let known = node.outs.iter().any(|&v| cx.info.values(r, v).is_some_and(|x| cx.host_known(x)));
+                choice.chosen = if known { "shape" } else { "dead" }.into();
+                Action::Nothing
+            } else {
+                match self.node(cx, r, n, &mut choice) {
+                    Some(a) => a,
+                    None => {
+                        let why: Vec<String> = choice.refused.iter().map(|(c, w)| format!("{c}: {w}")).collect();
+                        let version = &cx.src.registry[node.op];
+                        let op = format!("{} (since {})", choice.op, version.since);
+                        self.failed.push((op, choice.path.clone(), why.join("; ")));
+                        choice.chosen = "refused".into();
+                        Action::Nothing
+                    }
+                }
+            };
+            cx.explain.nodes.push(choice);
+            let bodies: Vec<RegionId> = match &action {
+                Action::Inline(b) => vec![*b],
+                Action::Branch | Action::Loop => node.regions.to_vec(),
+                _ => vec![],
+            };
+            for b in bodies {
+                let n_caps = node.n_captures as usize;
+                let params = &cx.src.graphs[b].inputs;
+                let (caps, own) = (&node.ins[node.ins.len() - n_caps..], params.len().saturating_sub(n_caps));
+                for (&p, v) in params[own..].iter().zip(caps) {
+                    if let Some(c) = v.and_then(|v| self.konst_of(cx, r, v)) {
+                        self.konst.insert((b, p), c);
+                    }
+                }
+                self.region(cx, b)?;
+            }
+            cx.choices.insert((r, n), Choice { action, note });
+        }
+        Ok(())
+    }
+
+    fn konst_of(&self, cx: &Lowering, r: RegionId, v: Value) -> Option<ConstId> {
+        cx.src.graphs[r].as_const(v).or_else(|| self.konst.get(&(r, v)).copied())
+    }
+
+    /// The candidate that takes the node; refusals go to `choice`.
+    fn node(&mut self, cx: &mut Lowering, r: RegionId, n: Node, choice: &mut NodeChoice) -> Option<Action> {
+        let src = cx.src;
+        let node = &src.graphs[r].nodes[n];
+        let def = &src.registry[node.op];
+        let g = &src.graphs[r];
+        let operand = |v: Value| -> Plan<Operand> {
+            let name = &g.values[v].name;
+            let t = g.values[v].ty.as_tensor();
+            let t = t.ok_or_else(|| {
+                Refusal(format!("\"{name}\" is {}: only tensors are compiled", g.values[v].ty.display(&src.dims)))
+            })?;
+            let shape = t.shape.clone().ok_or_else(|| Refusal(format!("the rank of \"{name}\" is not known")))?;
+            let values = cx.info.values(r, v).cloned();
+            Ok(Operand { dtype: t.dtype, shape, values, konst: self.konst_of(cx, r, v) })
+        };
+        let refuse = |choice: &mut NodeChoice, name: &str, why: String| {
+            choice.refused.push((name.into(), why));
+        };
+        let n_own = node.ins.len() - node.n_captures as usize;
+        let ins: Plan<Vec<Option<Operand>>> = node.ins[..n_own].iter().map(|v| v.map(operand).transpose()).collect();
+        let outs: Plan<Vec<Operand>> = node.outs.iter().map(|&v| operand(v)).collect();
+        let (ins, outs) = match (ins, outs) {
+            (Ok(i), Ok(o)) => (i, o),
+            (Err(e), _) | (_, Err(e)) => {
+                refuse(choice, "any", e.0);
+                return None;
+            }
+        };
+        if def.lower.is_empty() {
+            refuse(choice, "any", "its row has no candidates".into());
+        }
+        for c in def.lower {
+            let (name, plan) = self.candidate(cx, r, n, def, c, &ins, &outs);
+            match plan {
+                Ok(a) => {
+                    choice.chosen = name;
+                    return Some(a);
+                }
+                Err(e) => refuse(choice, &name, e.0),
+            }
+        }
+        None
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn candidate(
+        &self,
+        cx: &mut Lowering,
+        r: RegionId,
+        n: Node,
+        def: &OpDef,
+        c: &Candidate,
+        ins: &[Option<Operand>],
+        outs: &[Operand],
+    ) -> (String, Plan<Action>) {
+        let node = &cx.src.graphs[r].nodes[n];
+        let (attrs, consts) = (&cx.src.attrs[node.attrs], &cx.src.consts);
+        macro_rules! ctx {
+            () => {
+                &mut NodeCtx { dims: &mut cx.out.dims, attrs, ins, outs, consts }
+            };
+        }
+        match c {
+            Candidate::View(f) => {
+                let plan = f(ctx!()).and_then(|v| match (&ins.first(), outs.first()) {
+                    (Some(Some(a)), Some(b)) if a.dtype != b.dtype => Err("a view cannot change the dtype".into()),
+                    (Some(Some(_)), Some(_)) => Ok(Action::View(v)),
+                    _ => Err("it has no operand".into()),
+                });
+                ("view".into(), plan)
+            }
+            Candidate::Pointwise(f) => {
+                let plan = nests::pointwise(&mut cx.out.dims, &cx.eq, ins, outs, &mut |dims, nest, args| {
+                    f(&mut NodeCtx { dims, attrs, ins, outs, consts }, nest, args)
+                });
+                ("loops".into(), plan.map(Action::Nest))
+            }
+            Candidate::Loops(f) => {
+                let plan = f(ctx!()).and_then(|nest| {
+                    let want = ins.iter().flatten().count() + outs.len();
+                    if nest.operands.len() != want {
+                        return Err(Refusal(format!("its nest has {} operands, not {want}", nest.operands.len())));
+                    }
+                    match nest.operands.iter().find(|o| compute_dtype(o.dtype).is_none()) {
+                        Some(o) => Err(Refusal(format!("loops cannot compute with {}", o.dtype))),
+                        None => Ok(Action::Nest(nest)),
+                    }
+                });
+                ("loops".into(), plan)
+            }
+            Candidate::Assemble(f) => {
+                let plan = f(ctx!()).and_then(|parts| {
+                    if outs.iter().any(|o| compute_dtype(o.dtype).is_none()) {
+                        return Err(Refusal(format!("loops cannot copy {}", outs[0].dtype)));
+                    }
+                    Ok(Action::Assemble(parts))
+                });
+                ("assemble".into(), plan)
+            }
+            Candidate::Kernel(f) => match f(ctx!()) {
+                Ok(spec) => {
+                    (format!("kernel {}", spec.kernel), check_call(&spec, ins, outs).map(|()| Action::Call(spec)))
+                }
+                Err(e) => ("kernel".into(), Err(e)),
+            },
+            Candidate::Regions => {
+                let plan = match def.name {
+                    "If" => match node.ins.first().copied().flatten().and_then(|v| self.konst_of(cx, r, v)) {
+                        Some(c) => match cx.src.consts[c].read() {
+                            Ok(t) if t.n_elems() == 1 => {
+                                Ok(Action::Inline(node.regions[usize::from(t.view().i64_at(0) == 0)]))
+                            }
+                            _ => Err("its condition cannot be read".into()),
+                        },
+                        None => Ok(Action::Branch),
+                    },
+                    "Loop" => Ok(Action::Loop),
+                    other => Err(Refusal(format!("bodies of {other} are not compiled"))),
+                };
+                ("regions".into(), plan)
+            }
+            Candidate::Host => {
+                let strings = ins.iter().flatten().chain(outs).any(|o| o.dtype == DType::String);
+                let plan = match def.reference {
+                    _ if !self.options.host_ops => Err("host ops are off".into()),
+                    _ if strings => Err("strings do not cross to the device".into()),
+                    None => Err("it has no reference function".into()),
+                    Some(_) => Ok(Action::Host),
+                };
+                ("host".into(), plan)
+            }
+            _ => ("unknown".into(), Err("this candidate is not known here".into())),
+        }
+    }
+}
+
+/// Nodes that must run: some result is used as a tensor and is not known as dims.
+fn needed(cx: &Lowering, r: RegionId) -> FxHashSet<Node> {
+    let g = &cx.src.graphs[r];
+    let mut demanded: FxHashSet<Value> = g.outputs.iter().copied().collect();
+    let mut out = FxHashSet::default();
+    for &n in g.order.iter().rev() {
+        let node = &g.nodes[n];
+        let known = |v: &Value| cx.info.values(r, *v).is_some_and(|x| cx.host_known(x));
+        if node.outs.iter().any(|v| demanded.contains(v) && !known(v)) {
+            out.insert(n);
+            demanded.extend(node.ins.iter().flatten());
+        }
+    }
+    out
+}
+
+/// The kernel of the catalog.
+pub(super) fn kernel(name: &str) -> Option<&'static KernelDef> {
+    CATALOG.iter().find(|k| k.name == name)
+}
+
+/// Whether the call fits the kernel's signature.
+fn check_call(spec: &CallSpec, ins: &[Option<Operand>], outs: &[Operand]) -> Plan<()> {
+    let k = kernel(spec.kernel).ok_or_else(|| Refusal(format!("the catalog has no {}", spec.kernel)))?;
+    let of = |a: Access| k.buffers.iter().filter(move |b| b.access == a);
+    let counts = [
+        ("buffers to read", spec.reads.len(), of(Access::Read).count()),
+        ("buffers to write", spec.writes.len(), of(Access::Write).count()),
+        ("scratch buffers", spec.scratch.len(), of(Access::Scratch).count()),
+        ("integers", spec.ints.len(), k.ints.len()),
+        ("scalars", spec.scalars.len(), k.scalars.len()),
+    ];
+    for (what, have, want) in counts {
+        if have != want {
+            return Err(Refusal(format!("the row passes {have} {what} where the kernel takes {want}")));
+        }
+    }
+    for (b, at) in of(Access::Read).zip(&spec.reads) {
+        match at.and_then(|i| ins.get(i)).and_then(|x| x.as_ref()) {
+            Some(x) if x.dtype != b.dtype => {
+                return Err(Refusal(format!("{} is {} where the kernel takes {}", b.name, x.dtype, b.dtype)));
+            }
+            None if !b.optional => return Err(Refusal(format!("{} is missing", b.name))),
+            _ => {}
+        }
+    }
+    for (b, &at) in of(Access::Write).zip(&spec.writes) {
+        match outs.get(at) {
+            Some(o) if o.dtype != b.dtype => {
+                return Err(Refusal(format!("{} is {} where the kernel gives {}", b.name, o.dtype, b.dtype)));
+            }
+            None => return Err(Refusal(format!("result {at} is missing"))),
+            _ => {}
+        }
+    }
+    Ok(())
+}
