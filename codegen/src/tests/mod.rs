@@ -1,4 +1,5 @@
 //! Tests that run generated code.
 
+mod host;
 mod kit;
 mod math;
