@@ -136,9 +136,21 @@ fn ints(v: &[i64]) -> Attr {
     Attr::Ints(v.into())
 }
 
-/// LayerNormalization in four spellings.
+/// LayerNormalization in four spellings, RMSNormalization by turns.
 fn norm(b: &mut Builder, x: Value, form: usize) -> Value {
     let axes = b.ints(&[-1]);
+    if form % 5 == 4 {
+        let two = b.scalar(2.0);
+        let sq = b.node("Pow", &[], &[x, two]);
+        let mean = b.node("ReduceMean", &[], &[sq, axes]);
+        let eps = b.scalar(1e-6);
+        let mean = b.node("Add", &[], &[mean, eps]);
+        let root = b.node("Sqrt", &[], &[mean]);
+        let r = b.node("Reciprocal", &[], &[root]);
+        let y = b.node("Mul", &[], &[x, r]);
+        let g = b.weight(&[HIDDEN]);
+        return b.node("Mul", &[], &[g, y]);
+    }
     let mean = b.node("ReduceMean", &[], &[x, axes]);
     let d = b.node("Sub", &[], &[x, mean]);
     let sq = if form % 2 == 0 {

@@ -258,6 +258,13 @@ fn close(mut eg: DimGraph, pool: &mut DimPool) -> DimGraph {
     eg
 }
 
+/// Whether `a ≤ b` because one is the minimum or maximum of the other and something.
+fn bounded(eg: &DimGraph, a: Id, b: Id) -> bool {
+    let is = |k: &[Id; 2], x: Id| k.iter().any(|&k| eg.find(k) == eg.find(x));
+    eg[a].nodes.iter().any(|n| matches!(n, Dim::Min(k) if is(k, b)))
+        || eg[b].nodes.iter().any(|n| matches!(n, Dim::Max(k) if is(k, a)))
+}
+
 /// Whether a dim is known once the run's inputs are.
 fn at_entry(pool: &DimPool, d: DimId) -> bool {
     pool.symbols_of(d).iter().all(|&s| matches!(pool.sym(s).origin, Origin::Input { .. }))
@@ -299,6 +306,7 @@ pub fn refine(module: &mut Module<Onnx>) -> DimReport {
             Rel::Le => {
                 eg.find(a) == eg.find(b)
                     || eg[a].data.1 <= eg[b].data.0
+                    || bounded(&eg, a, b)
                     || pool.prove_le(g.lhs, g.rhs) == Proof::Yes
                     || kept.iter().any(|k: &ir::graph::Guard| {
                         k.rel == Rel::Le
@@ -359,5 +367,78 @@ fn map_dims(ty: &mut Type, new: &FxHashMap<DimId, DimId>) {
         Type::Sequence(t) | Type::Optional(t) => map_dims(t, new),
         Type::Map { value, .. } => map_dims(value, new),
         Type::Unknown => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ir::graph::Guard;
+    use ir::{Registry, Type};
+    use std::sync::Arc;
+    use tensor::DType;
+
+    /// A module with inputs `[b, s]` and `[c, t]`, guards given as pairs of texts, and one value of each shape text.
+    fn check(guards: &[(&str, Rel, &str)], left: &[&str], dims: &[(&str, &str)]) {
+        let mut m = Module::<Onnx>::new(Arc::new(Registry::with_rows([])));
+        for (input, names) in [(0, ["b", "s"]), (1, ["c", "t"])] {
+            let ds: Vec<DimId> =
+                (0..2).map(|axis| m.dims.symbol(names[axis as usize], Origin::Input { input, axis })).collect();
+            m.graph_mut().add_input(Type::tensor(DType::F32, ds), "x");
+        }
+        m.dims.symbol("u", Origin::DeviceResult);
+        let parse = |m: &mut Module<Onnx>, t: &str| m.dims.parse(t).unwrap();
+        let mut values = vec![];
+        for (before, _) in dims {
+            let d = parse(&mut m, before);
+            let c = m.consts.push(ir::consts::Const::from_tensor("", &tensor::Tensor::from_f32(&[], &[0.0])));
+            values.push(m.graph_mut().add_const(c, Type::tensor(DType::F32, [d]), ""));
+        }
+        for (l, rel, r) in guards {
+            let (lhs, rhs) = (parse(&mut m, l), parse(&mut m, r));
+            m.guards.push(Guard { lhs, rel: *rel, rhs, why: String::new(), node: String::new() });
+        }
+        let report = refine(&mut m);
+        let show = |m: &Module<Onnx>, d| m.dims.display(d).to_string();
+        let have: Vec<String> =
+            m.guards.iter().map(|g| format!("{} {:?} {}", show(&m, g.lhs), g.rel, show(&m, g.rhs))).collect();
+        assert_eq!(have, left);
+        assert_eq!(report.guards_removed, guards.len() - left.len());
+        for (v, (_, after)) in values.iter().zip(dims) {
+            assert_eq!(show(&m, m.graph().values[*v].ty.shape().unwrap()[0]), *after);
+        }
+    }
+
+    #[test]
+    fn guards_that_follow_from_others_go_and_equal_extents_become_one() {
+        check(
+            &[
+                ("t", Rel::Eq, "s"),
+                ("4*t", Rel::Eq, "4*s"),
+                ("c", Rel::Eq, "b"),
+                ("b*s", Rel::Eq, "c*t"),
+                ("floordiv(t + 3, 2)", Rel::Eq, "floordiv(s + 3, 2)"),
+            ],
+            &["t Eq s", "c Eq b"],
+            &[("c*t", "b*s"), ("floordiv(t + 3, 2)", "floordiv(s + 1, 2) + 1"), ("max(s, t)", "s")],
+        );
+    }
+
+    #[test]
+    fn what_always_holds_needs_no_guard_and_what_the_device_decides_is_no_fact() {
+        check(
+            &[("0", Rel::Le, "s"), ("min(s, t)", Rel::Le, "s"), ("u", Rel::Eq, "s"), ("2*u", Rel::Eq, "2*s")],
+            &["u Eq s", "2*u Eq 2*s"],
+            &[("u", "u"), ("min(s, max(s, t))", "s")],
+        );
+    }
+
+    #[test]
+    fn nothing_is_removed_without_a_reason() {
+        check(
+            &[("s", Rel::Eq, "t"), ("b", Rel::Eq, "t")],
+            &["s Eq t", "b Eq t"],
+            &[("floordiv(b*s, c)", "floordiv(b*b, c)")],
+        );
     }
 }

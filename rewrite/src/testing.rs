@@ -112,6 +112,10 @@ pub fn registry() -> Arc<Registry> {
             attrs: &[const { attr("axis", AttrKind::Int(-1)) }, const { attr("epsilon", AttrKind::Float(1e-5)) }],
             ..row("LayerNormalization", 2, same)
         },
+        OpDef {
+            attrs: &[const { attr("axis", AttrKind::Int(-1)) }, const { attr("epsilon", AttrKind::Float(1e-5)) }],
+            ..row("RMSNormalization", 2, same)
+        },
         OpDef { domain: "hip", ..row("Silu", 1, same) },
         OpDef { domain: "hip", attrs: &[const { attr("approximate", AttrKind::Str("none")) }], ..row("Gelu", 1, same) },
         OpDef {
