@@ -22,7 +22,6 @@ use crate::rule::{Compiled, Cx, NumClass, Rule};
 use crate::{CostModel, Options};
 use egg::Id;
 use ir::attrs::{Attr, F32};
-use ir::graph::Def;
 use ir::op::AttrKind;
 use ir::{Module, Onnx, Registry, Value};
 use proptest::strategy::Strategy;
@@ -445,27 +444,10 @@ fn one(registry: &Arc<Registry>, rule: &Compiled, lhs: usize, case: &Case, draw:
     Ok(true)
 }
 
-/// The one result of a straight graph, by the rows' reference functions.
+/// The one result, by the interpreter.
 fn evaluate(m: &Module<Onnx>, inputs: &[Tensor]) -> Result<Tensor, String> {
-    let g = m.graph();
-    let mut values: FxHashMap<Value, Tensor> = g.inputs.iter().copied().zip(inputs.iter().cloned()).collect();
-    let get = |values: &FxHashMap<Value, Tensor>, v: Value| match g.values[v].def {
-        Def::Const(c) => m.consts[c].read().map_err(|e| e.to_string()),
-        _ => values.get(&v).cloned().ok_or_else(|| format!("{v} has no value")),
-    };
-    for &n in &g.order {
-        let node = &g.nodes[n];
-        let def = &m.registry[node.op];
-        let ins: Result<Vec<Option<Tensor>>, String> =
-            node.ins.iter().map(|v| v.map(|v| get(&values, v)).transpose()).collect();
-        let ins = ins?;
-        let cx =
-            ir::op::RefCtx { def, attrs: &m.attrs[node.attrs], consts: &m.consts, ins: &ins, n_outs: node.outs.len() };
-        let f = def.reference.ok_or_else(|| format!("{} has no reference", def.full_name()))?;
-        let outs = f(&cx).map_err(|e| e.to_string())?;
-        values.extend(node.outs.iter().copied().zip(outs));
-    }
-    get(&values, g.outputs[0])
+    let mut out = ir::interp::run(m, inputs).map_err(|e| e.to_string())?;
+    out.pop().ok_or_else(|| "no result".into())
 }
 
 fn same(class: NumClass, want: &Tensor, have: &Tensor) -> Result<(), String> {
