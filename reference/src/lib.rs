@@ -6,9 +6,11 @@
 
 pub mod activation;
 pub mod cast;
+pub mod conv;
 pub mod data;
 pub mod elementwise;
 pub mod math;
+pub mod matmul;
 pub mod movement;
 pub mod norm;
 pub mod reduce;

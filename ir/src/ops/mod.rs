@@ -1,19 +1,25 @@
 //! The one list of operator rows. Each file holds the rows of one family, with their shape rules and candidates.
 
+pub mod activate;
 pub mod activation;
 pub mod broadcast;
 pub mod cast;
+pub mod control;
+pub mod conv;
 pub mod elementwise;
 pub mod extents;
 pub mod index;
 pub mod loops;
+pub mod matmul;
 pub mod movement;
 pub mod norm;
 pub mod pointwise;
+pub mod pool;
 pub mod reduce;
 pub mod row;
 pub mod shape;
 pub mod split;
+pub mod window;
 
 use crate::op::OpDef;
 
@@ -28,6 +34,10 @@ pub fn rows() -> Vec<OpDef> {
         shape::ROWS,
         movement::ROWS,
         index::ROWS,
+        matmul::ROWS,
+        conv::ROWS,
+        pool::ROWS,
+        control::ROWS,
     ];
     families.concat()
 }

@@ -1,0 +1,263 @@
+//! Products of matrices, with what our fused ops do after them. Sums in f64, or in wrapping 64-bit integers.
+
+use crate::data::{broadcast_shape, expand, f64s, from_f64s};
+use crate::math;
+use tensor::{Diagnostic, ErrorKind, Result, Tensor};
+
+/// What a fused op does with each element at its end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Activation {
+    /// Nothing.
+    None,
+    /// max(x, 0)
+    Relu,
+    /// x/2 (1 + erf(x/√2))
+    Gelu,
+    /// x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))
+    GeluTanh,
+    /// x · sigmoid(x)
+    Silu,
+    /// 1 / (1 + exp(-x))
+    Sigmoid,
+    /// tanh(x)
+    Tanh,
+    /// min(max(x, lo), hi)
+    Clip(f64, f64),
+    /// min(max(α·x + β, 0), 1)
+    HardSigmoid(f64, f64),
+}
+
+impl Activation {
+    /// By the name in attributes; `lo` and `hi` are for those with parameters.
+    pub fn from_name(name: &str, lo: f64, hi: f64) -> Option<Activation> {
+        Some(match name {
+            "" => Activation::None,
+            "relu" => Activation::Relu,
+            "gelu" => Activation::Gelu,
+            "gelu_tanh" => Activation::GeluTanh,
+            "silu" => Activation::Silu,
+            "sigmoid" => Activation::Sigmoid,
+            "tanh" => Activation::Tanh,
+            "clip" => Activation::Clip(lo, hi),
+            "hard_sigmoid" => Activation::HardSigmoid(lo, hi),
+            _ => return None,
+        })
+    }
+    /// The value at `x`; NaN stays NaN.
+    pub fn apply(self, x: f64) -> f64 {
+        match self {
+            Activation::None => x,
+            Activation::Relu => math::max(x, 0.0),
+            Activation::Gelu => math::gelu(x),
+            Activation::GeluTanh => math::gelu_tanh(x),
+            Activation::Silu => x * math::sigmoid(x),
+            Activation::Sigmoid => math::sigmoid(x),
+            Activation::Tanh => x.tanh(),
+            Activation::Clip(lo, hi) => math::min(math::max(x, lo), hi),
+            Activation::HardSigmoid(a, b) => math::min(math::max(a * x + b, 0.0), 1.0),
+        }
+    }
+}
+
+/// `out[m, n] += a[m, k] · b[k, n]`, all row-major.
+pub(crate) fn multiply_add(out: &mut [f64], a: &[f64], b: &[f64], k: usize, n: usize) {
+    if k == 0 || n == 0 {
+        return;
+    }
+    for (row, arow) in out.chunks_exact_mut(n).zip(a.chunks_exact(k)) {
+        for (&x, brow) in arow.iter().zip(b.chunks_exact(n)) {
+            row.iter_mut().zip(brow).for_each(|(o, &y)| *o += x * y);
+        }
+    }
+}
+
+/// Where the matrices of a batched product lie: extents of the product and, per result matrix, positions of its operands.
+struct Plan {
+    batch: Vec<usize>,
+    m: usize,
+    k: usize,
+    n: usize,
+    a_at: Vec<usize>,
+    b_at: Vec<usize>,
+}
+
+fn plan(a: &[usize], b: &[usize]) -> Result<Plan> {
+    let fail = || Diagnostic::new(ErrorKind::Shape, format!("MatMul cannot multiply {a:?} by {b:?}"));
+    let ([abatch @ .., m, k], [bbatch @ .., k2, n]) = (a, b) else { return Err(fail()) };
+    if k != k2 {
+        return Err(fail());
+    }
+    let batch = broadcast_shape(&[abatch, bbatch]).map_err(|_| fail())?;
+    let at = |from: &[usize]| -> Vec<usize> {
+        let all: Vec<usize> = (0..from.iter().product()).collect();
+        expand(&all, from, &batch).to_vec()
+    };
+    Ok(Plan { a_at: at(abatch), b_at: at(bbatch), batch, m: *m, k: *k, n: *n })
+}
+
+/// The operand with its last two axes swapped.
+fn swapped(t: &Tensor) -> Result<Tensor> {
+    let r = t.shape().len();
+    let mut perm: Vec<usize> = (0..r).collect();
+    perm.swap(r.saturating_sub(2), r.saturating_sub(1));
+    crate::movement::transpose(t, &perm)
+}
+
+/// Product in f64 of operands of rank 2 and more.
+fn product(a: &Tensor, b: &Tensor) -> Result<(Vec<usize>, Vec<f64>)> {
+    let p = plan(a.shape(), b.shape())?;
+    let (av, bv) = (f64s(a), f64s(b));
+    let mut out = vec![0.0; p.a_at.len() * p.m * p.n];
+    for (i, (&x, &y)) in p.a_at.iter().zip(&p.b_at).enumerate() {
+        let (am, bm) = (&av[x * p.m * p.k..(x + 1) * p.m * p.k], &bv[y * p.k * p.n..(y + 1) * p.k * p.n]);
+        multiply_add(&mut out[i * p.m * p.n..(i + 1) * p.m * p.n], am, bm, p.k, p.n);
+    }
+    Ok(([p.batch, vec![p.m, p.n]].concat(), out))
+}
+
+/// Product in wrapping 64-bit integers.
+fn int_product(a: &Tensor, b: &Tensor) -> Result<(Vec<usize>, Vec<i64>)> {
+    let p = plan(a.shape(), b.shape())?;
+    let (av, bv) = (a.to_i64_vec(), b.to_i64_vec());
+    let mut out = vec![0i64; p.a_at.len() * p.m * p.n];
+    for (i, (&x, &y)) in p.a_at.iter().zip(&p.b_at).enumerate() {
+        for (r, c, k) in (0..p.m).flat_map(|r| (0..p.n).flat_map(move |c| (0..p.k).map(move |k| (r, c, k)))) {
+            let t = av[(x * p.m + r) * p.k + k].wrapping_mul(bv[(y * p.k + k) * p.n + c]);
+            let o = &mut out[(i * p.m + r) * p.n + c];
+            *o = o.wrapping_add(t);
+        }
+    }
+    Ok(([p.batch, vec![p.m, p.n]].concat(), out))
+}
+
+/// Operands of rank 1 as matrices, and which axes of the result go again.
+fn matrices(a: &Tensor, b: &Tensor) -> (Tensor, Tensor, bool, bool) {
+    let (ra, rb) = (a.shape().len(), b.shape().len());
+    let a2 = if ra == 1 { a.reshaped(&[1, a.shape()[0]]) } else { a.clone() };
+    let b2 = if rb == 1 { b.reshaped(&[b.shape()[0], 1]) } else { b.clone() };
+    (a2, b2, ra == 1, rb == 1)
+}
+
+fn without(mut shape: Vec<usize>, row: bool, col: bool) -> Vec<usize> {
+    if col {
+        shape.pop();
+    }
+    if row {
+        shape.remove(shape.len() - if col { 1 } else { 2 });
+    }
+    shape
+}
+
+/// `MatMul` as numpy does it: batch axes broadcast, operands of rank 1 are a row on the left and a column on the right.
+///
+/// # Errors
+/// `Shape` when inner extents differ or batch axes do not broadcast.
+pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let (a2, b2, row, col) = matrices(a, b);
+    if a.dtype().is_float() {
+        let (shape, v) = product(&a2, &b2)?;
+        return Ok(from_f64s(a.dtype(), &without(shape, row, col), &v));
+    }
+    let (shape, v) = int_product(&a2, &b2)?;
+    Ok(Tensor::from_i64_as(a.dtype(), &without(shape, row, col), &v))
+}
+
+/// `Gemm`: `alpha · op(a) · op(b) + beta · c`, `c` broadcast.
+///
+/// # Errors
+/// `Shape` when extents do not fit.
+pub fn gemm(a: &Tensor, b: &Tensor, c: Option<&Tensor>, trans: (bool, bool), alpha: f64, beta: f64) -> Result<Tensor> {
+    let a2 = if trans.0 { swapped(a)? } else { a.clone() };
+    let b2 = if trans.1 { swapped(b)? } else { b.clone() };
+    if !a.dtype().is_float() {
+        let (shape, mut v) = int_product(&a2, &b2)?;
+        let c = c.map(|c| crate::movement::expand(c, &shape)).transpose()?;
+        let cv = c.map(|c| c.to_i64_vec());
+        for (i, x) in v.iter_mut().enumerate() {
+            let y = cv.as_ref().map_or(0, |c| c[i]);
+            *x = if alpha == 1.0 && beta == 1.0 {
+                x.wrapping_add(y)
+            } else {
+                (alpha * *x as f64 + beta * y as f64) as i64
+            };
+        }
+        return Ok(Tensor::from_i64_as(a.dtype(), &shape, &v));
+    }
+    let (shape, mut v) = product(&a2, &b2)?;
+    v.iter_mut().for_each(|x| *x *= alpha);
+    if let Some(c) = c {
+        let cv = f64s(c);
+        let cv = expand(&cv, c.shape(), &shape);
+        v.iter_mut().zip(cv.iter()).for_each(|(x, &y)| *x += beta * y);
+    }
+    Ok(from_f64s(a.dtype(), &shape, &v))
+}
+
+/// `act(alpha · op(a) · op(b) + bias + residual)`, rounded once. Bias and residual broadcast to the product.
+///
+/// # Errors
+/// `Shape` when extents do not fit.
+pub fn fused_matmul(
+    a: &Tensor,
+    b: &Tensor,
+    added: &[&Tensor],
+    trans: (bool, bool),
+    alpha: f64,
+    act: Activation,
+) -> Result<Tensor> {
+    let (a2, b2, row, col) = matrices(a, b);
+    let a2 = if trans.0 && !row { swapped(&a2)? } else { a2 };
+    let b2 = if trans.1 && !col { swapped(&b2)? } else { b2 };
+    let (shape, mut v) = product(&a2, &b2)?;
+    let shape = without(shape, row, col);
+    v.iter_mut().for_each(|x| *x *= alpha);
+    add_and_activate(&mut v, &shape, added, act)?;
+    Ok(from_f64s(a.dtype(), &shape, &v))
+}
+
+/// Adds broadcast operands and applies the activation.
+pub(crate) fn add_and_activate(v: &mut [f64], shape: &[usize], added: &[&Tensor], act: Activation) -> Result<()> {
+    for t in added {
+        if broadcast_shape(&[t.shape(), shape])? != shape {
+            return Err(Diagnostic::new(ErrorKind::Shape, format!("{:?} does not broadcast to {shape:?}", t.shape())));
+        }
+        let tv = f64s(t);
+        let tv = expand(&tv, t.shape(), shape);
+        v.iter_mut().zip(tv.iter()).for_each(|(x, &y)| *x += y);
+    }
+    if act != Activation::None {
+        v.iter_mut().for_each(|x| *x = act.apply(*x));
+    }
+    Ok(())
+}
+
+/// `softmax(scale · q · kᵀ + mask) · v`; `k_trans` says that `k` is already transposed.
+///
+/// # Errors
+/// `Shape` when extents do not fit.
+pub fn attention(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    mask: Option<&Tensor>,
+    scale: f64,
+    k_trans: bool,
+) -> Result<Tensor> {
+    let kt = if k_trans { k.clone() } else { swapped(k)? };
+    let (shape, mut scores) = product(q, &kt)?;
+    scores.iter_mut().for_each(|x| *x *= scale);
+    let masks: Vec<&Tensor> = mask.into_iter().collect();
+    add_and_activate(&mut scores, &shape, &masks, Activation::None)?;
+    let t = shape.last().copied().unwrap_or(0);
+    if t > 0 {
+        for row in scores.chunks_exact_mut(t) {
+            let m = row.iter().copied().fold(f64::NEG_INFINITY, math::max);
+            row.iter_mut().for_each(|x| *x = (*x - m).exp());
+            let sum: f64 = row.iter().sum();
+            row.iter_mut().for_each(|x| *x /= sum);
+        }
+    }
+    let p = Tensor::from_f64(&shape, &scores);
+    let (shape, out) = product(&p, v)?;
+    Ok(from_f64s(q.dtype(), &shape, &out))
+}
