@@ -43,6 +43,8 @@ pub enum ConstData {
     },
     /// Strings.
     Strings(Arc<[String]>),
+    /// Nothing but a digest: read from a text that did not show the elements. Reading it fails.
+    Digest(Arc<str>),
 }
 
 /// An external data file, mapped once for all constants in it.
@@ -121,6 +123,10 @@ impl Const {
                 Tensor::new(self.dtype, &self.shape, all.slice(range)).map_err(named)
             }
             ConstData::Strings(s) => Ok(Tensor::from_strings(&self.shape, s.to_vec())),
+            ConstData::Digest(_) => Err(named(
+                Diagnostic::new(ErrorKind::Argument, "only the digest of a constant is known, not its elements")
+                    .help("print the text with a sidecar file, or start from the model"),
+            )),
         }
     }
     /// The value when every element is the same, without reading large data: splats and single elements only.

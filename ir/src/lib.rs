@@ -19,6 +19,7 @@ pub mod lowering;
 pub mod nest;
 pub mod op;
 pub mod ops;
+pub mod text;
 pub mod ty;
 
 pub use graph::{Dialect, Graph, Module, Node, NodeData, Onnx, Origin, RegionId, Value, ValueData};

@@ -16,7 +16,7 @@
 
 mod text;
 
-pub use text::{DimDisplay, unquote};
+pub use text::{DimDisplay, symbol_text, unquote};
 
 use crate::entity::PrimaryMap;
 use crate::{Diagnostic, Entity, ErrorKind, Result};

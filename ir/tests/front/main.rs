@@ -3,3 +3,4 @@
 mod errors;
 mod import;
 mod model;
+mod text;

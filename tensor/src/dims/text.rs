@@ -15,13 +15,10 @@ impl fmt::Display for DimDisplay<'_> {
     }
 }
 
-/// Writes a symbol's name: as it is when it reads as one word, else in quotes.
-fn write_symbol(out: &mut String, name: &str) {
-    if is_word(name) && !FUNCTIONS.iter().any(|(n, _)| *n == name) {
-        out.push_str(name);
-    } else {
-        out.push_str(&format!("{name:?}"));
-    }
+/// A symbol's name as expressions show it: as it is when it reads as one word, else in quotes.
+pub fn symbol_text(name: &str) -> String {
+    let plain = is_word(name) && !FUNCTIONS.iter().any(|(n, _)| *n == name);
+    if plain { name.into() } else { format!("{name:?}") }
 }
 
 fn is_word(s: &str) -> bool {
@@ -79,11 +76,7 @@ impl DimPool {
             (usize::MAX, format!("{name}({a}, {b})"))
         };
         match self.atoms[t.index()] {
-            Atom::Sym(s) => {
-                let mut name = String::new();
-                write_symbol(&mut name, &self.symbols[s].name);
-                (s.index(), name)
-            }
+            Atom::Sym(s) => (s.index(), symbol_text(&self.symbols[s].name)),
             Atom::FloorDiv(a, b) => call("floordiv", a, b, false),
             Atom::CeilDiv(a, b) => call("ceildiv", a, b, false),
             Atom::Mod(a, b) => call("mod", a, b, false),
