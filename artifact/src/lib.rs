@@ -35,7 +35,7 @@ pub mod container;
 pub mod fuzz;
 pub mod metadata;
 
-pub use constants::{ConstantsWriter, constants_path};
+pub use constants::{ConstantsWriter, constants_path, external, splat, write_beside};
 pub use container::{Artifact, Builder, Kind};
 pub use metadata::{
     Alias, Constant, ConstantsFile, Count, DebugNode, Domain, ExternalRange, Kernel, Metadata, Port, Source, Symbol,

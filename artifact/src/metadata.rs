@@ -212,7 +212,7 @@ pub enum Source {
 #[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExternalRange {
-    /// Path as the model has it, relative to the model's folder.
+    /// Its path, relative to the artifact's folder. An absolute path is taken as it is, but ties the artifact to this machine.
     #[prost(string, tag = "1")]
     pub path: String,
     /// Start in bytes; any alignment.
@@ -252,7 +252,7 @@ pub struct Kernel {
     /// Symbol of a generated kernel, name of a catalog kernel.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// `generated` or `catalog`.
+    /// `loops` (generated) or `catalog`.
     #[prost(string, tag = "2")]
     pub kind: String,
     /// Id of a catalog kernel.
@@ -384,7 +384,7 @@ impl Metadata {
             return Err(malformed(format!("pool domain in space {}; there are 0 to 2", d.space)));
         }
         if let Some(k) =
-            self.kernels.iter().find(|k| !matches!((k.kind.as_str(), k.id), ("generated", None) | ("catalog", Some(_))))
+            self.kernels.iter().find(|k| !matches!((k.kind.as_str(), k.id), ("loops", None) | ("catalog", Some(_))))
         {
             return Err(malformed(format!("kernel {:?} of kind {:?} with id {:?}", k.name, k.kind, k.id)));
         }
@@ -413,12 +413,8 @@ impl Metadata {
                 Ok(())
             }
             Some(Source::External(r)) => {
-                if r.offset.checked_add(c.bytes).is_none() || r.path.is_empty() {
+                if r.offset.checked_add(c.bytes).is_none() || r.path.is_empty() || r.path.contains('\0') {
                     return Err(malformed(format!("bytes {}..+{} of file {:?}", r.offset, c.bytes, r.path)));
-                }
-                let path = std::path::Path::new(&r.path);
-                if path.is_absolute() || path.components().any(|p| matches!(p, std::path::Component::ParentDir)) {
-                    return Err(malformed(format!("external data path {:?} leaves the model's folder", r.path)));
                 }
                 Ok(())
             }

@@ -30,6 +30,7 @@ pub enum Attr {
     Text(String),
     Ints(Vec<i64>),
     Floats(Vec<f64>),
+    Texts(Vec<String>),
 }
 
 impl HostCall {
@@ -70,9 +71,11 @@ impl HostCall {
 
 /// Splits at commas outside brackets and quotes.
 fn split(text: &str) -> Vec<&str> {
-    let (mut parts, mut depth, mut quoted, mut start) = (Vec::new(), 0i32, false, 0);
+    let (mut parts, mut depth, mut quoted, mut escaped, mut start) = (Vec::new(), 0i32, false, false, 0);
     for (i, c) in text.char_indices() {
         match c {
+            _ if escaped => escaped = false,
+            '\\' if quoted => escaped = true,
             '"' => quoted = !quoted,
             '[' if !quoted => depth += 1,
             ']' if !quoted => depth -= 1,
@@ -89,11 +92,14 @@ fn split(text: &str) -> Vec<&str> {
 }
 
 fn value_of(v: &str) -> Option<Attr> {
-    if let Some(t) = v.strip_prefix('"') {
-        return t.strip_suffix('"').map(|t| Attr::Text(t.into()));
+    if v.starts_with('"') {
+        return unquote(v).map(Attr::Text);
     }
     if let Some(list) = v.strip_prefix('[') {
-        let items: Vec<&str> = list.strip_suffix(']')?.split(',').map(str::trim).filter(|s| !s.is_empty()).collect();
+        let items: Vec<&str> = split(list.strip_suffix(']')?).into_iter().map(str::trim).collect();
+        if items.first().is_some_and(|s| s.starts_with('"')) {
+            return items.iter().map(|s| unquote(s)).collect::<Option<_>>().map(Attr::Texts);
+        }
         let ints: Option<Vec<i64>> = items.iter().map(|s| s.parse().ok()).collect();
         return match ints {
             Some(ints) => Some(Attr::Ints(ints)),
@@ -101,6 +107,30 @@ fn value_of(v: &str) -> Option<Attr> {
         };
     }
     v.parse().map(Attr::Int).ok().or_else(|| v.parse().map(Attr::Float).ok())
+}
+
+/// Reads a string as `{:?}` writes it.
+fn unquote(v: &str) -> Option<String> {
+    let mut chars = v.strip_prefix('"')?.strip_suffix('"')?.chars();
+    let mut out = String::new();
+    while let Some(c) = chars.next() {
+        if c != '\\' {
+            out.push(c);
+            continue;
+        }
+        out.push(match chars.next()? {
+            'n' => '\n',
+            't' => '\t',
+            'r' => '\r',
+            '0' => '\0',
+            'u' => {
+                let digits: String = chars.by_ref().skip_while(|&c| c == '{').take_while(|&c| c != '}').collect();
+                char::from_u32(u32::from_str_radix(&digits, 16).ok()?)?
+            }
+            c => c,
+        });
+    }
+    Some(out)
 }
 
 /// A host op of a model, ready to be called.
@@ -140,13 +170,14 @@ mod tests {
     #[test]
     fn calls_are_read() {
         let c =
-            HostCall::parse("hip:Odd-11 {axis = -1, mode = \"a, b\", sizes = [1, 2], scale = [0.5, 1], eps = 1e-5}")
+            HostCall::parse("hip:Odd-11 {axis = -1, mode = \"a, b\", sizes = [1, 2], scale = [0.5, 1], eps = 1e-5, tags = [\"a]\", \"\\\"b, \\u{7}\"]}")
                 .unwrap();
         assert_eq!((c.name.as_str(), c.version, c.int("axis")), ("hip:Odd", 11, Some(-1)));
         assert_eq!(c.attrs["mode"], Attr::Text("a, b".into()));
         assert_eq!(c.attrs["sizes"], Attr::Ints(vec![1, 2]));
         assert_eq!(c.attrs["scale"], Attr::Floats(vec![0.5, 1.0]));
         assert_eq!(c.attrs["eps"], Attr::Float(1e-5));
+        assert_eq!(c.attrs["tags"], Attr::Texts(vec!["a]".into(), "\"b, \u{7}".into()]));
         assert_eq!(HostCall::parse("Unique").unwrap().version, 0);
         for bad in ["", "A-x", "A {axis}", "A {axis = ?}", "A {axis = 1", "A B"] {
             assert!(HostCall::parse(bad).is_err(), "{bad}");

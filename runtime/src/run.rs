@@ -147,8 +147,8 @@ impl Run<'_> {
     /// Adds the node to an error.
     fn at(&self, node: u32, e: Diagnostic) -> Diagnostic {
         match self.model.metadata().debug.get(index(node)) {
-            Some(d) => e.node(d.path.clone()).note("runs", d.what.clone()),
-            None => e,
+            Some(d) if !d.path.is_empty() => e.node(d.path.clone()).note("runs", d.what.clone()),
+            _ => e,
         }
     }
 
@@ -280,10 +280,15 @@ impl Run<'_> {
     }
 
     pub(crate) fn guard_failed(&mut self, what: u32, node: u32, lhs: i64, rhs: i64) -> Result<()> {
-        let sentence =
-            self.model.metadata().guards.get(index(what)).map_or("an assumption of the compiled model", |s| s);
-        let e = Diagnostic::new(ErrorKind::Guard, format!("{sentence} does not hold: {lhs} and {rhs}"))
-            .help("the model was compiled for inputs where it holds; change the inputs, or compile with other symbols");
+        let sentence = self
+            .model
+            .metadata()
+            .guards
+            .get(index(what))
+            .map_or("an assumption of the compiled model does not hold", |s| s);
+        let e = Diagnostic::new(ErrorKind::Guard, format!("{sentence} (it is {lhs}, against {rhs})")).help(
+            "the model was compiled for inputs where this holds: change the inputs, or compile with other extents",
+        );
         Err(self.at(node, e))
     }
 

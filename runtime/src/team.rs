@@ -215,9 +215,10 @@ impl Teams {
             return Entered { crew: None, teams: self, limit: 1 };
         }
         let crew = self.crew.get_or_init(|| Crew::start(self.n_threads));
+        let limit = limit.min(crew.threads.len() + 1);
         ENTERED.fetch_add(limit, Relaxed);
         crew.wake(limit);
-        Entered { crew: Some(crew), teams: self, limit: limit.min(crew.threads.len() + 1) }
+        Entered { crew: Some(crew), teams: self, limit }
     }
 }
 
@@ -231,7 +232,7 @@ pub struct Entered<'t> {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         if self.crew.is_some() {
-            ENTERED.fetch_sub(self.limit.min(ENTERED.load(Relaxed)), Relaxed);
+            ENTERED.fetch_sub(self.limit, Relaxed);
             self.teams.taken.store(false, Release);
         }
     }

@@ -13,6 +13,10 @@ pub mod guard;
 pub mod null;
 mod region;
 
+pub use cpu::Cpu;
+pub use guard::Guard;
+pub use null::Null;
+
 use crate::abi::KernelFn;
 use crate::catalog::Kernels;
 use kernels::team::Team;

@@ -60,7 +60,7 @@ pub fn metadata(inputs: Vec<Port>, outputs: Vec<Port>) -> Metadata {
             DebugNode { path: "/first".into(), what: "loops k0".into() },
             DebugNode { path: "/second".into(), what: "kernel test".into() },
         ],
-        guards: vec!["extent n of input x is at most 100".into()],
+        guards: vec!["input \"x\" axis 0: n must be at most 100".into()],
         ..Metadata::new()
     }
 }

@@ -168,7 +168,7 @@ fn guards_and_cancellation_name_what_happened() {
     let e = run(&s, &[f32s(101)]).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Guard);
     assert_eq!(e.node_path(), Some("/first"));
-    assert!(e.message().starts_with("extent n of input x is at most 100 does not hold: 101 and 100"), "{e}");
+    assert_eq!(e.message(), "input \"x\" axis 0: n must be at most 100 (it is 101, against 100)");
     let flag = AtomicBool::new(true);
     let options = RunOptions { cancel: Some(&flag), ..Default::default() };
     let x = [f32s(2)];
