@@ -90,7 +90,7 @@ pub struct Target {
     /// LLVM triple of the host code.
     #[prost(string, tag = "2")]
     pub triple: String,
-    /// CPU features of the host code, sorted and comma separated: `avx2,fma`.
+    /// What the host code needs of the processor: levels and features, comma separated, as `x86-64-v3` or `+avx2,+fma`. Checked at load.
     #[prost(string, tag = "3")]
     pub features: String,
 }

@@ -1,6 +1,6 @@
 //! What goes into a run and what comes out: inputs by name or position, outputs through a callback.
 
-use crate::device::Space;
+use crate::device::{Region, Space};
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::alloc::Layout;
@@ -163,10 +163,11 @@ unsafe impl OutputAllocator for Collect {
     }
 }
 
-/// 64-byte aligned host memory.
+/// 64-byte aligned host memory. Big ones are mapped on their own, so that zeros cost nothing until they are written.
 pub(crate) struct HostBytes {
     ptr: NonNull<u8>,
     len: usize,
+    region: Option<Region>,
 }
 
 // SAFETY: an owned allocation without interior mutability.
@@ -176,16 +177,22 @@ unsafe impl Sync for HostBytes {}
 
 impl HostBytes {
     const ALIGN: usize = 64;
+    const BIG: usize = 1 << 20;
 
     pub(crate) fn zeroed(len: usize) -> Result<HostBytes> {
         let none = || Diagnostic::new(ErrorKind::Limit, format!("no memory for {len} bytes"));
         if u64::try_from(len).map_or(true, |l| l > crate::device::physical_memory()) {
             return Err(none());
         }
+        if len >= Self::BIG {
+            let region = Region::new(len, false)?;
+            let ptr = NonNull::new(std::ptr::with_exposed_provenance_mut(region.addr())).ok_or_else(none)?;
+            return Ok(HostBytes { ptr, len, region: Some(region) });
+        }
         let layout = Layout::from_size_align(len.max(1), Self::ALIGN).map_err(|_| none())?;
         // SAFETY: the layout has a size.
         let ptr = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or_else(none)?;
-        Ok(HostBytes { ptr, len })
+        Ok(HostBytes { ptr, len, region: None })
     }
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.ptr.as_ptr()
@@ -208,7 +215,7 @@ impl AsRef<[u8]> for HostBytes {
 
 impl Drop for HostBytes {
     fn drop(&mut self) {
-        if let Ok(layout) = Layout::from_size_align(self.len.max(1), Self::ALIGN) {
+        if let (None, Ok(layout)) = (&self.region, Layout::from_size_align(self.len.max(1), Self::ALIGN)) {
             // SAFETY: allocated with this layout.
             unsafe { std::alloc::dealloc(self.ptr.as_ptr(), layout) };
         }

@@ -26,6 +26,7 @@ pub mod constants;
 pub mod device;
 pub mod host_ops;
 pub mod io;
+mod machine;
 pub mod model;
 pub mod profile;
 mod run;

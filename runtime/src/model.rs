@@ -166,7 +166,7 @@ impl Model {
     ///
     /// # Errors
     /// `Malformed` when code, metadata and this build do not fit (another ABI, an unknown kernel), `Unsupported` for unknown host
-    /// ops, and as [`ConstantStore::load`].
+    /// ops and for code this machine cannot run, and as [`ConstantStore::load`].
     pub fn new(
         artifact: Arc<Artifact>,
         code: Code,
@@ -201,6 +201,9 @@ impl Model {
             let text =
                 format!("the code has a frame of {} words, the metadata says {}", code.frame_words, m.frame_words);
             return Err(Diagnostic::new(ErrorKind::Malformed, text));
+        }
+        if let Some(t) = &m.target {
+            crate::machine::check(&t.features)?;
         }
         for k in &m.kernels {
             let Some(id) = k.id else { continue };

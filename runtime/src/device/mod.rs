@@ -16,6 +16,7 @@ mod region;
 pub use cpu::Cpu;
 pub use guard::Guard;
 pub use null::Null;
+pub(crate) use region::Region;
 
 use crate::abi::KernelFn;
 use crate::catalog::Kernels;
