@@ -9,6 +9,7 @@
 #![deny(missing_docs)]
 
 pub mod attrs;
+pub mod cases;
 pub mod consts;
 pub mod graph;
 pub mod hip;
@@ -17,6 +18,7 @@ pub mod infer;
 pub mod interp;
 pub mod lowering;
 pub mod nest;
+pub mod nest_eval;
 pub mod op;
 pub mod ops;
 pub mod text;

@@ -162,7 +162,7 @@ pub enum UnOp {
 }
 
 /// Binary operations. Integers wrap. `Div` of integers truncates, `Mod` has the divisor's sign, `Rem` the dividend's; division by
-/// an integer zero gives 0. `Min` and `Max` of floats give NaN when either is NaN. Comparisons and `And`/`Or`/`Xor` of bools give bool.
+/// an integer zero gives 0. `Pow` of integers wraps; with a negative exponent it truncates `1 / aⁿ` (0 unless the base is 1 or -1). `Min` and `Max` of floats give NaN when either is NaN. Comparisons and `And`/`Or`/`Xor` of bools give bool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -196,7 +196,8 @@ impl BinOp {
     }
 }
 
-/// How a reduction combines.
+/// How a reduction combines. Over nothing, sums are 0, products 1, `Max` is -∞ or the least value of the compute type, `Min` +∞ or
+/// the greatest, positions are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Combiner {

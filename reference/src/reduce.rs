@@ -173,13 +173,16 @@ pub fn softmax(x: &Tensor, over: &[bool], log: bool) -> Tensor {
     from_f64s(x.dtype(), x.shape(), &y)
 }
 
-/// One 1 per group of the marked axis: at the first greatest element.
+/// One 1 per group of the marked axes: at the first greatest element, or the first NaN.
 pub fn hardmax(x: &Tensor, over: &[bool]) -> Tensor {
     let g = groups(x.shape(), over);
     let v = f64s(x);
     let mut y = vec![0.0; v.len()];
     for o in &g.outer {
-        let best = g.inner.iter().map(|i| o + i).reduce(|b, a| if v[a] > v[b] { a } else { b });
+        let best = g.inner.iter().map(|i| o + i).reduce(|b, a| {
+            let beats = !v[b].is_nan() && (v[a].is_nan() || v[a] > v[b]);
+            if beats { a } else { b }
+        });
         if let Some(b) = best {
             y[b] = 1.0;
         }

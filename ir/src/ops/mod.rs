@@ -21,6 +21,9 @@ pub mod shape;
 pub mod split;
 pub mod window;
 
+#[cfg(test)]
+mod tests;
+
 use crate::op::OpDef;
 
 /// Every built-in row.

@@ -1,0 +1,224 @@
+//! Every row's cases: inferred shapes against the reference's, generated nests against the reference's values.
+//!
+//! Each case runs for the element types of the row, with extents as constants and with extents as symbols.
+
+use crate::cases::{self, Case, Random};
+use crate::consts::{Const, ConstId};
+use crate::lowering::{Candidate, NodeCtx, Operand, build_pointwise};
+use crate::nest::Nest;
+use crate::nest_eval;
+use crate::op::{InferCtx, InferIn, OpDef, RefCtx, Tol};
+use crate::ty::{Shape, Type};
+use std::collections::BTreeMap;
+use tensor::dims::Origin;
+use tensor::{DType, DimId, DimPool, PrimaryMap, SymId, Tensor};
+
+/// The families whose cases are written in the language of [`crate::cases`].
+fn families() -> Vec<&'static OpDef> {
+    let all: [&'static [OpDef]; 5] =
+        [super::elementwise::ROWS, super::cast::ROWS, super::activation::ROWS, super::reduce::ROWS, super::norm::ROWS];
+    all.into_iter().flatten().collect()
+}
+
+/// What a check of one node found: how many nests were compared, or what is wrong.
+type Found = Result<usize, String>;
+
+/// How extents are given to shape rules and candidates.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Extents {
+    Constant,
+    /// Equal extents above 1 are one symbol.
+    Symbolic,
+}
+
+/// Checks one node.
+fn check(def: &OpDef, case: &Case, types: &BTreeMap<&str, DType>, extents: Extents, seed: u64) -> Found {
+    let mut random = Random::new(seed);
+    let mut dims = DimPool::new();
+    let mut known: BTreeMap<usize, DimId> = BTreeMap::new();
+    let mut values: BTreeMap<SymId, i64> = BTreeMap::new();
+    let mut consts: PrimaryMap<ConstId, Const> = PrimaryMap::new();
+    let mut dim = |dims: &mut DimPool, n: usize| match extents {
+        Extents::Symbolic if n > 1 => *known.entry(n).or_insert_with(|| {
+            let d = dims.symbol("n", Origin::Unknown);
+            if let Some(s) = dims.as_symbol(d) {
+                values.insert(s, n as i64);
+            }
+            d
+        }),
+        _ => dims.constant(n as i64),
+    };
+    let mut tensors = vec![];
+    let mut operands: Vec<Option<Operand>> = vec![];
+    for (i, o) in case.operands.iter().enumerate() {
+        let param = def.inputs.get(i).or(def.inputs.last()).ok_or("the row has no operands")?;
+        let Some(o) = o else {
+            tensors.push(None);
+            operands.push(None);
+            continue;
+        };
+        let t = o.tensor(types.get(param.ty).copied().unwrap_or(DType::F32), &mut random);
+        // What has a type of its own, and single values where extents are constant, are constants of the model.
+        let is_const = o.dtype.is_some() || (extents == Extents::Constant && !o.fill.is_empty() && o.shape.is_empty());
+        let shape: Shape =
+            t.shape().iter().map(|&n| if is_const { dims.constant(n as i64) } else { dim(&mut dims, n) }).collect();
+        let konst = is_const.then(|| consts.push(Const::from_tensor("", &t)));
+        let small = is_const && t.shape().len() <= 1 && matches!(t.dtype(), DType::I64 | DType::I32);
+        let elements = small.then(|| t.to_i64_vec().into_iter().map(|v| dims.constant(v)).collect());
+        operands.push(Some(Operand { dtype: t.dtype(), shape, values: elements, konst }));
+        tensors.push(Some(t));
+    }
+    let reference = def.reference.ok_or("the row has no reference function")?;
+    let results = reference(&RefCtx { def, attrs: &case.attrs, consts: &consts, ins: &tensors, n_outs: case.n_outs })
+        .map_err(|e| format!("reference: {e}"))?;
+    // Shapes.
+    let in_types: Vec<Option<Type>> =
+        operands.iter().map(|o| o.as_ref().map(|o| Type::tensor(o.dtype, o.shape.iter().copied()))).collect();
+    let ins: Vec<Option<InferIn>> = operands
+        .iter()
+        .zip(&in_types)
+        .map(|(o, t)| Some(InferIn { ty: t.as_ref()?, values: o.as_ref()?.values.as_ref(), konst: o.as_ref()?.konst }))
+        .collect();
+    let mut symbols = vec![];
+    let mut ctx = InferCtx {
+        def,
+        attrs: &case.attrs,
+        dims: &mut dims,
+        consts: &consts,
+        ins: &ins,
+        n_outs: case.n_outs,
+        outs: vec![Type::Unknown; case.n_outs],
+        out_values: vec![None; case.n_outs],
+        guards: vec![],
+        demands: Default::default(),
+        path: "/case",
+        symbols: &mut symbols,
+        n_symbols: 0,
+    };
+    (def.infer)(&mut ctx).map_err(|e| format!("infer: {e}"))?;
+    let (types_out, guards) = (ctx.outs, ctx.guards);
+    let env = |s: SymId| values.get(&s).copied();
+    for g in guards {
+        let (a, b) = (dims.eval(g.lhs, &env), dims.eval(g.rhs, &env));
+        let holds = match g.rel {
+            crate::graph::Rel::Eq => a == b,
+            crate::graph::Rel::Le => a.clone().ok() <= b.clone().ok(),
+        };
+        if !holds {
+            return Err(format!("guard {:?} does not hold: {a:?}, {b:?}", g.why));
+        }
+    }
+    let mut outs = vec![];
+    for (i, ty) in types_out.iter().enumerate() {
+        let got = results.get(i).ok_or_else(|| format!("the reference has no result {i}"))?;
+        let shape = ty.shape().ok_or_else(|| format!("result {i} has no shape"))?.clone();
+        let want: Vec<usize> = shape.iter().map(|&d| dims.eval(d, &env).map_or(usize::MAX, |v| v as usize)).collect();
+        if ty.dtype() != Some(got.dtype()) || want != got.shape() {
+            return Err(format!("result {i}: inferred {} {want:?}, got {got:?}", ty.display(&dims)));
+        }
+        outs.push(Operand { dtype: got.dtype(), shape, values: None, konst: None });
+    }
+    // Values.
+    let mut compared = 0;
+    let mut refusals = vec![];
+    for candidate in def.lower {
+        let mut ctx = NodeCtx { dims: &mut dims, attrs: &case.attrs, ins: &operands, outs: &outs, consts: &consts };
+        let nest: Result<Nest, _> = match candidate {
+            Candidate::Pointwise(f) => build_pointwise(&mut ctx, *f),
+            Candidate::Loops(f) => f(&mut ctx),
+            _ => continue,
+        };
+        match nest {
+            Ok(nest) => {
+                let reads: Vec<&Tensor> = tensors.iter().flatten().collect();
+                let got = nest_eval::eval(&nest, &dims, &env, &reads).map_err(|e| format!("{e}\n{nest:?}"))?;
+                for (i, (got, want)) in got.iter().zip(&results).enumerate() {
+                    near(got, want, def.tolerance).map_err(|e| format!("result {i}: {e}"))?;
+                }
+                compared += 1;
+            }
+            Err(r) => refusals.push(r.0),
+        }
+    }
+    let other = def.lower.iter().any(|c| matches!(c, Candidate::View(_) | Candidate::Host));
+    if compared == 0 && !other {
+        return Err(format!("every candidate refuses: {refusals:?}"));
+    }
+    Ok(compared)
+}
+
+/// Whether two tensors agree within a row's tolerance.
+fn near(got: &Tensor, want: &Tensor, tolerance: Tol) -> Result<(), String> {
+    if (got.dtype(), got.shape()) != (want.dtype(), want.shape()) {
+        return Err(format!("{got:?} is not {want:?}"));
+    }
+    let (a, b) = (reference::data::f64s(got), reference::data::f64s(want));
+    let greatest = b.iter().filter(|x| x.is_finite()).fold(0.0f64, |m, x| m.max(x.abs()));
+    let ceiling = match (tolerance, want.dtype()) {
+        (Tol::Exact, _) => 0.0,
+        (Tol::Rel(_), d) if !d.is_float() => 0.0,
+        (Tol::Rel(_), DType::F16) => 2e-3 * greatest,
+        (Tol::Rel(_), DType::BF16) => 1.6e-2 * greatest,
+        (Tol::Rel(r), _) => r * greatest,
+    };
+    for (i, (x, y)) in a.iter().zip(&b).enumerate() {
+        let same = x == y || (x.is_nan() && y.is_nan()) || (x - y).abs() <= ceiling;
+        if !same {
+            return Err(format!("element {i} is {x}, should be {y}: {got:?} for {want:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Element types for the row's variables: each variable through all of its types, the others at their first; all pairs for two.
+fn assignments(def: &OpDef) -> Vec<BTreeMap<&'static str, DType>> {
+    let of_inputs: Vec<_> = def.dtypes.iter().filter(|(v, _)| def.inputs.iter().any(|p| p.ty == *v)).collect();
+    let first: BTreeMap<&str, DType> = of_inputs.iter().map(|(v, d)| (*v, d[0])).collect();
+    let mut all = vec![first.clone()];
+    let numeric = |d: &&DType| **d != DType::String;
+    match of_inputs.as_slice() {
+        [(v, a), (w, b)] => {
+            for x in a.iter().filter(numeric) {
+                for y in b.iter().filter(numeric) {
+                    all.push(BTreeMap::from([(*v, *x), (*w, *y)]));
+                }
+            }
+        }
+        vars => {
+            for (v, list) in vars {
+                for d in list.iter().filter(numeric) {
+                    all.push(first.clone().into_iter().chain([(*v, *d)]).collect());
+                }
+            }
+        }
+    }
+    all.dedup();
+    all
+}
+
+#[test]
+fn every_case_agrees_with_its_reference() {
+    let (mut n, mut wrong) = (0, vec![]);
+    for def in families() {
+        assert!(!def.cases.is_empty(), "{} has no cases", def.full_name());
+        let mut of_row = 0;
+        for text in def.cases {
+            let case = cases::parse(def, text).unwrap_or_else(|e| panic!("{}: {text}: {e}", def.full_name()));
+            for types in assignments(def) {
+                for extents in [Extents::Constant, Extents::Symbolic] {
+                    match check(def, &case, &types, extents, n as u64) {
+                        Ok(k) => of_row += k,
+                        Err(e) => wrong.push(format!("{} {text} {types:?} {extents:?}: {e}", def.full_name())),
+                    }
+                    n += 1;
+                }
+            }
+        }
+        let generates = def.lower.iter().any(|c| matches!(c, Candidate::Pointwise(_) | Candidate::Loops(_)));
+        if generates && of_row == 0 && wrong.is_empty() {
+            wrong.push(format!("{}: no case reaches a nest", def.full_name()));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {n} wrong:\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
+    assert!(n > 3000, "only {n} checks ran");
+}
