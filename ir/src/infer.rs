@@ -12,7 +12,7 @@
 mod regions;
 
 use crate::consts::ConstId;
-use crate::graph::{Def, Guard, Module, Node, Onnx, RegionId, Value};
+use crate::graph::{Def, Guard, Module, Node, Onnx, RegionId, Rel, Value};
 use crate::op::{InferCtx, InferIn};
 use crate::ty::{Shape, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -95,17 +95,23 @@ pub fn infer(m: &mut Module<Onnx>) -> Result<Info> {
     st.check_declared(&declared)?;
     let unknown = st.report_unknown();
     let guards = st.collect_guards(main);
-    let values = st.values;
+    let mut values = st.values;
+    values.retain(|&(r, v), _| m.graphs[r].values[v].ty.dtype() != Some(DType::Bool));
     add_guards(&mut m.guards, guards);
     Ok(Info { values, unknown })
 }
 
 fn add_guards(all: &mut Vec<Guard>, more: Vec<Guard>) {
-    let mut seen: FxHashSet<_> = all.iter().map(|g| (g.lhs, g.rel, g.rhs)).collect();
-    all.extend(more.into_iter().filter(|g| seen.insert((g.lhs, g.rel, g.rhs))));
+    let key = |g: &Guard| match g.rel {
+        Rel::Eq => (g.rel, g.lhs.min(g.rhs), g.lhs.max(g.rhs)),
+        Rel::Le => (g.rel, g.lhs, g.rhs),
+    };
+    let mut seen: FxHashSet<_> = all.iter().map(key).collect();
+    all.extend(more.into_iter().filter(|g| seen.insert(key(g))));
 }
 
-/// Whether elements of such a tensor are followed; the number of elements where it is.
+/// Whether elements of such a tensor are followed; the number of elements where it is. Bools are followed inside inference
+/// only, for conditions on elements.
 pub(crate) fn shape_value_len(ty: &Type, as_const: impl Fn(DimId) -> Option<i64>) -> Option<usize> {
     let t = ty.as_tensor()?;
     let n = match t.shape.as_deref()? {
@@ -113,7 +119,7 @@ pub(crate) fn shape_value_len(ty: &Type, as_const: impl Fn(DimId) -> Option<i64>
         [n] => usize::try_from(as_const(*n)?).ok()?,
         _ => return None,
     };
-    (matches!(t.dtype, DType::I64 | DType::I32) && n <= MAX_SHAPE_VALUES).then_some(n)
+    (matches!(t.dtype, DType::I64 | DType::I32 | DType::Bool) && n <= MAX_SHAPE_VALUES).then_some(n)
 }
 
 struct State<'m> {
@@ -280,7 +286,8 @@ impl State<'_> {
     /// elements, those of its operands become symbols, so that what is known of the rest stays known.
     fn demand(&mut self, r: RegionId, n: Node, v: Value, depth: usize) -> Result<bool> {
         let len = shape_value_len(self.ty(r, v), |d| self.m.dims.as_const(d));
-        let Some(len) = len.filter(|_| !self.values.contains_key(&(r, v))) else { return Ok(false) };
+        let readable = self.ty(r, v).dtype() != Some(DType::Bool) && !self.values.contains_key(&(r, v));
+        let Some(len) = len.filter(|_| readable) else { return Ok(false) };
         if let Def::Node(def, _) = self.m.graphs[r].values[v].def
             && depth < MAX_DEMAND_DEPTH
             && TRANSPARENT.contains(&self.m.registry[self.m.graphs[r].nodes[def].op].name)

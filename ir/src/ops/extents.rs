@@ -5,8 +5,8 @@ use crate::ty::Shape;
 use tensor::dims::Proof;
 use tensor::{DimId, DimPool, ErrorKind, Result};
 
-/// The greatest number that exporters write for "to the end" in 32 bits; ends from here on mean the end of the axis.
-const OPEN_END: i64 = i32::MAX as i64;
+/// Ends from here on stand for the end of the axis: exporters write 2³¹-1, 10⁹ and the like.
+const OPEN_END: i64 = 1_000_000_000;
 
 /// `min(max(d, lo), hi)`.
 pub fn clamp(p: &mut DimPool, d: DimId, lo: DimId, hi: DimId) -> DimId {
@@ -81,8 +81,8 @@ pub fn slice_axis(c: &mut InferCtx, n: DimId, start: DimId, end: DimId, step: i6
         && c.dims.range(n).1 > e
         && e != i64::MAX
     {
-        // 2³¹-1 stands for the end of the axis, which is true for any axis shorter than that.
-        c.require_le(n, end, "Slice: an end of 2³¹-1 or more must be the end of the axis");
+        // True for any axis shorter than that, which the guard makes sure of.
+        c.require_le(n, end, "Slice: an end of 10⁹ or more must be the end of the axis");
         return Ok(slice_dims(c.dims, n, start, n, step));
     }
     Ok(slice_dims(c.dims, n, start, end, step))
