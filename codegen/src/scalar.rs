@@ -66,7 +66,8 @@ pub(crate) fn from_memory<'c>(e: &Em<'_, 'c>, v: Val<'c>, d: DType) -> Val<'c> {
     }
 }
 
-/// A value of compute type `from` → an element of dtype `d` as it lies in memory. Floats saturate into integers, integers wrap.
+/// A value of compute type `from` → an element of dtype `d` as it lies in memory. It is converted to the compute
+/// type of `d` first (floats saturate there), then narrowed (integers wrap).
 pub(crate) fn to_memory<'c>(e: &Em<'_, 'c>, v: Val<'c>, from: DType, d: DType) -> Val<'c> {
     use DType::*;
     match d {
@@ -75,13 +76,9 @@ pub(crate) fn to_memory<'c>(e: &Em<'_, 'c>, v: Val<'c>, from: DType, d: DType) -
             (if d == F16 { f32_to_f16(e, x) } else { f32_to_bf16(e, x) }).into()
         }
         Bool => e.zext(cast(e, v, from, Bool).into_int_value(), e.i8()).into(),
-        I8 | I16 | U8 | U16 if from.is_float() => {
-            float_to_int(e, v.into_float_value(), d.is_signed(), int_type(e, d.bits())).into()
-        }
         I8 | I16 | U8 | U16 => {
-            let v = v.into_int_value();
-            let t = int_type(e, d.bits());
-            (if from == Bool { e.zext(v, t) } else { e.trunc(v, t) }).into()
+            let v = cast(e, v, from, ir::nest::compute_dtype(d).unwrap_or(I32)).into_int_value();
+            e.trunc(v, int_type(e, d.bits())).into()
         }
         _ => cast(e, v, from, d),
     }

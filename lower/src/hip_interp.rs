@@ -73,6 +73,25 @@ pub fn run(m: &Module<Hip>, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     Ok(result)
 }
 
+/// Runs one nest, operand `i` on `buffers[i]` from its start: what generated kernels are compared with. `env` gives symbols values.
+///
+/// # Errors
+/// `Internal` when the nest reads or writes out of range, or is not well-formed.
+pub fn run_nest(dims: &tensor::DimPool, nest: &Nest, env: &[(SymId, i64)], buffers: &mut [Vec<u8>]) -> Result<()> {
+    let mut m = Module::<Hip>::new(ir::op::Registry::builtin());
+    m.dims = dims.clone();
+    let mut it = Interp { m: &m, buffers: vec![], env: env.iter().copied().collect() };
+    let mut ptrs = vec![];
+    for (i, o) in nest.operands.iter().enumerate() {
+        let all = |s: &[DimId]| s.iter().map(|&d| it.eval(d)).collect::<Result<Vec<i64>>>();
+        ptrs.push(Ptr { buffer: i, offset: 0, shape: all(&o.shape)?, strides: all(&o.strides)?, dtype: o.dtype });
+    }
+    it.buffers = buffers.to_vec();
+    it.launch(nest, &ptrs)?;
+    buffers.clone_from_slice(&it.buffers);
+    Ok(())
+}
+
 fn internal(text: String) -> Diagnostic {
     Diagnostic::new(ErrorKind::Internal, text)
 }

@@ -3,3 +3,4 @@
 mod host;
 mod kit;
 mod math;
+mod nests;
