@@ -20,7 +20,6 @@ use tensor::{DType, Diagnostic, ErrorKind, Result, Tensor, View};
 #[derive(Clone, Debug, Default)]
 pub struct RunInputs<'a> {
     pub(crate) items: Vec<(Key<'a>, View<'a>)>,
-    strings: Vec<String>,
 }
 
 /// How an input is named.
@@ -58,9 +57,6 @@ impl<'a> RunInputs<'a> {
         self
     }
     fn push(&mut self, key: Key<'a>, v: View<'a>) {
-        if v.dtype == DType::String {
-            self.strings.push(format!("{key:?}"));
-        }
         self.items.push((key, v));
     }
     /// How many.
@@ -304,8 +300,10 @@ fn gather(v: &View<'_>, size: usize, out: &mut [u8]) {
     let mut index: SmallVec<[usize; 6]> = SmallVec::from_elem(0, v.shape.len());
     let mut at = v.offset.cast_signed();
     for element in out.chunks_exact_mut(size) {
-        let from = usize::try_from(at).ok().and_then(|a| v.data.get(a * size..a * size + size));
-        element.copy_from_slice(from.unwrap_or_default_bytes(size));
+        // Always there: `contiguous` checked how far the strides reach.
+        if let Some(from) = usize::try_from(at).ok().and_then(|a| v.data.get(a * size..a * size + size)) {
+            element.copy_from_slice(from);
+        }
         for axis in (0..index.len()).rev() {
             let (Some(i), Some(&d), Some(&s)) = (index.get_mut(axis), v.shape.get(axis), v.strides.get(axis)) else {
                 break;
@@ -318,17 +316,6 @@ fn gather(v: &View<'_>, size: usize, out: &mut [u8]) {
             at -= s * d.cast_signed();
             *i = 0;
         }
-    }
-}
-
-/// Zeros where a checked index was wrong after all.
-trait OrZeros<'a> {
-    fn unwrap_or_default_bytes(self, size: usize) -> &'a [u8];
-}
-
-impl<'a> OrZeros<'a> for Option<&'a [u8]> {
-    fn unwrap_or_default_bytes(self, size: usize) -> &'a [u8] {
-        self.unwrap_or(&[0u8; 16][..size.min(16)])
     }
 }
 

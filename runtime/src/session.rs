@@ -5,7 +5,7 @@ use crate::device::{Device, Space};
 use crate::io::{Collect, HostInput, Key, OutputAllocator, RunInputs, contiguous};
 use crate::model::Model;
 use crate::profile::{Counters, Op, Profile, Recorder, Report};
-use crate::run::{Context, InputState, Pool, Run, internal};
+use crate::run::{Context, InputState, Pool, Run};
 use crate::table::panic_error;
 use crate::team::{Teams, lock};
 use artifact::Port;
@@ -301,7 +301,7 @@ fn check_input(v: &View<'_>, p: &Port) -> Result<()> {
         return fail(ErrorKind::Type, format!("input {:?} is {} but {want} is needed", p.name, v.dtype));
     }
     if want.bits() == 0 {
-        return Err(internal(format!("input {:?} holds strings, which no device takes", p.name)));
+        return fail(ErrorKind::Unsupported, format!("input {:?} holds strings, which no device takes", p.name));
     }
     if v.shape.len() != p.rank() {
         let text = format!("input {:?} has {} axes but {} are needed", p.name, v.shape.len(), p.rank());
