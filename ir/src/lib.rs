@@ -23,6 +23,7 @@ pub mod op;
 pub mod ops;
 pub mod text;
 pub mod ty;
+pub mod verify;
 
 pub use graph::{Dialect, Graph, Module, Node, NodeData, Onnx, Origin, RegionId, Value, ValueData};
 pub use op::{OpDef, OpId, Registry};

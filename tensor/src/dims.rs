@@ -243,6 +243,10 @@ impl DimPool {
     pub fn symbols(&self) -> impl ExactSizeIterator<Item = (SymId, &Symbol)> {
         self.symbols.iter()
     }
+    /// Whether `d` is an expression of this pool (as far as its number tells).
+    pub fn contains(&self, d: DimId) -> bool {
+        d.index() < self.polys.len()
+    }
     /// Whether building any expression overflowed i64; the importer and shape inference turn this into a `Limit` error.
     pub fn overflowed(&self) -> bool {
         self.overflowed

@@ -4,3 +4,4 @@ mod errors;
 mod import;
 mod model;
 mod text;
+mod verify;
