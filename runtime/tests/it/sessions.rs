@@ -618,3 +618,40 @@ fn catalog_kernels_run() {
         assert_eq!(y[0].to_f64_vec(), [7.0, 10.0, 15.0, 22.0]);
     }
 }
+
+fn rss_anon_kib() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    text.lines().find_map(|l| l.strip_prefix("RssAnon:")?.trim().strip_suffix("kB")?.trim().parse().ok()).unwrap()
+}
+
+/// `y = x + c[last]` for constants of half a gigabyte.
+unsafe extern "C" fn far(ctx: *mut RunCtx, _: *mut u64) -> Status {
+    let n = call!(get input_dim(ctx, 0, 0));
+    let x = call!(get input_ptr(ctx, 0));
+    let y = call!(get output(ctx, 0, 1, &n));
+    for c in 0..4 {
+        let last = call!(get const_ptr(ctx, c)) + (512 << 20) - 4;
+        call!(launch(ctx, 0, add2, [x as u64, last as u64, y as u64].as_ptr(), 3, 0, n, 2, 0));
+    }
+    0
+}
+
+#[test]
+fn two_gigabytes_of_external_weights_stay_in_the_file() {
+    let dir = std::env::temp_dir().join(format!("hip-ep-runtime-big-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    // Sparse: takes no room on the disk.
+    std::fs::File::create(dir.join("w.bin")).unwrap().set_len(2 << 30).unwrap();
+    let mut meta = metadata(vec![port("x", DType::F32, &["1"])], vec![port("y", DType::F32, &["1"])]);
+    let part = |i: u64| artifact::external("w", DType::F32, &[128 << 20], "w.bin", i * (512 << 20)).unwrap();
+    meta.constants = (0..4).map(part).collect();
+    let mut from = ConstantsFrom::default();
+    from.folder = Some(dir.clone());
+    let before = rss_anon_kib();
+    let m = model_with(meta, far, Services::default(), &from);
+    let cpu: Arc<dyn Device> = Arc::new(Cpu::new());
+    assert_eq!(run(&session(&m, &cpu), &[Tensor::from_f32(&[1], &[5.0])]).unwrap()[0].to_f64_vec(), [5.0]);
+    let grown = rss_anon_kib().saturating_sub(before) >> 10;
+    assert!(grown < 200, "anonymous memory grew by {grown} MB");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
