@@ -1,2 +1,49 @@
-//! An ONNX compiler and runtime for AMD GPUs, NVIDIA GPUs and CPUs.
+//! An ONNX compiler and runtime for AMD GPUs, NVIDIA GPUs and CPUs, hand-written in Rust, without MLIR.
+//!
+//! [`Compiler`] turns a model into a [`CompiledModel`], which can be saved, loaded in another process, and opened as a [`Session`]
+//! (`Send + Sync`, any number of runs at once). One compile serves every shape that the model's symbolic dims allow.
+//!
+//! ```no_run
+//! use hip_ep::{CompiledModel, Compiler, DeviceKind, RunInputs, Tensor};
+//! # fn main() -> hip_ep::Result<()> {
+//! Compiler::new().compile_path("model.onnx")?.save("model.hipep")?;
+//! let session = CompiledModel::load("model.hipep")?.session(DeviceKind::Cpu, Default::default())?;
+//! let x = Tensor::from_f32(&[1, 4], &[1.0, 2.0, 3.0, 4.0]);
+//! let (outputs, report) = session.collect(&RunInputs::in_order(&[x]), &Default::default())?;
+//! println!("{outputs:?}, {} kernels", report.counters.launches);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! This crate holds no algorithm: import and IR are in `ir`, the e-graph in `rewrite`, lowering and planning in `lower`, LLVM in
+//! `codegen`, devices in `runtime`; they are re-exported here under their names. Errors are [`Diagnostic`]s. Libraries log through
+//! `tracing`, never print and never exit.
 #![deny(missing_docs)]
+#![deny(unsafe_code)]
+
+mod compiler;
+pub mod doc;
+mod emit;
+mod model;
+mod options;
+mod stages;
+#[cfg(feature = "tools")]
+pub mod tool;
+
+pub use compiler::Compiler;
+pub use model::{CompiledModel, DeviceKind};
+pub use options::{CompileOptions, Constants, OPTIONS, Target};
+
+#[doc(no_inline)]
+pub use stages::{Hooks, Lowered};
+#[doc(no_inline)]
+pub use runtime::{OutputAllocator, OutputBuffer, OutputRequest, RunInputs, RunOptions, Session, SessionOptions};
+#[doc(no_inline)]
+pub use tensor::{DType, Diagnostic, ErrorKind, Result, Tensor};
+
+pub use artifact;
+pub use ir;
+pub use lower;
+pub use rewrite;
+pub use runtime;
+pub use tensor;

@@ -21,6 +21,14 @@ use tensor::{Diagnostic, Entity, ErrorKind, Result};
 pub const EXPORTS: &[&str] =
     &[abi::SYM_INIT, abi::SYM_RUN, abi::SYM_FRAME_WORDS, abi::SYM_ABI_HASH, abi::SYM_METADATA, "hip_ep_metadata_len"];
 
+/// Words of the frame that a run of the program needs.
+///
+/// # Errors
+/// `Internal` when the program is broken.
+pub fn frame_words(p: &HostProgram) -> Result<u64> {
+    Ok(u64::try_from(Frame::of(p)?.slots.len()).unwrap_or(u64::MAX))
+}
+
 /// Which registers live in the frame.
 struct Frame {
     slots: FxHashMap<Reg, u32>,
@@ -103,8 +111,7 @@ impl Frame {
 pub fn emit(e: &Em<'_, '_>, p: &HostProgram, metadata: &[u8]) -> Result<()> {
     let frame = Frame::of(p)?;
     let table = emit_table(e);
-    let words = u64::try_from(frame.slots.len()).unwrap_or(u64::MAX);
-    export_u64(e, abi::SYM_FRAME_WORDS, words);
+    export_u64(e, abi::SYM_FRAME_WORDS, frame_words(p)?);
     export_u64(e, abi::SYM_ABI_HASH, abi::abi_hash());
     export_u64(e, "hip_ep_metadata_len", u64::try_from(metadata.len()).unwrap_or(u64::MAX));
     let bytes = e.ctx.const_string(metadata, false);

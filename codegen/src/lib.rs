@@ -25,5 +25,6 @@ mod tests;
 mod trig;
 
 pub use compile::{Compiled, Options, compile, foreign_symbols, object_from_bitcode};
+pub use host::frame_words;
 pub use object::OptLevel;
 pub use target::CpuTarget;

@@ -52,7 +52,7 @@ def draw(inputs, k, rnd):
                 elif axis == 0:
                     sizes[name] = rnd.choice(BATCH)
                 else:
-                    near = [p for p in PRIMES if base / 4 <= p <= base * 2] or [base]
+                    near = [p for p in PRIMES if base / 3 <= p <= base * 2] or [base]
                     sizes[name] = rnd.choice(near + [base, max(1, base // 2)])
             shape.append(base if fixed else sizes[name])
         shapes.append(shape)

@@ -174,7 +174,8 @@ fn opt_type(t: &Option<Box<TypeProto>>) -> Result<SourceType<'_>> {
 fn dim(d: &Dimension) -> SourceDim<'_> {
     match &d.value {
         Some(dimension::Value::DimValue(v)) => SourceDim::Known(*v),
-        Some(dimension::Value::DimParam(s)) if !s.is_empty() => SourceDim::Named(s),
+        // Exporters write "?" for every extent that they do not know: it names nothing.
+        Some(dimension::Value::DimParam(s)) if s.contains(char::is_alphanumeric) => SourceDim::Named(s),
         _ => SourceDim::Unknown,
     }
 }

@@ -1,0 +1,120 @@
+//! Compiles an ONNX model (or a module in text form) to an artifact and its constants.
+
+use clap::{Parser, ValueEnum};
+use hip_ep::tool;
+use hip_ep::{CompileOptions, Compiler, Constants, Diagnostic, ErrorKind, Hooks, Result, Target};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+#[derive(Parser)]
+#[command(version, about = "Compile an ONNX model to an artifact that hip-onnx-runner, hip-test and the library run")]
+struct Cli {
+    /// ONNX file, or a module in text form (.hir, .txt).
+    #[arg(required_unless_present = "docs")]
+    model: Option<PathBuf>,
+    /// The artifact; by default the model's name with the extension hipep (or so).
+    #[arg(short, long)]
+    output: Option<PathBuf>,
+    /// What to write: bitcode with an object for the target, or a shared object that runs without LLVM.
+    #[arg(long, value_enum, default_value_t = Mode::Bitcode)]
+    mode: Mode,
+    /// What to compile for: cpu, or cpu:TIER with TIER x86-64, x86-64-v2, x86-64-v3, x86-64-v4, native.
+    #[arg(long, default_value = "cpu")]
+    target: String,
+    /// Loosest numeric class of rewrite rules that run.
+    #[arg(long, value_enum, default_value_t = Rewrites::Reassoc)]
+    rewrites: Rewrites,
+    /// Leave out an optional pass or a rewrite rule; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    disable: Vec<String>,
+    /// Effort of optimising generated kernels.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..=3))]
+    opt_level: u8,
+    /// Where weights go.
+    #[arg(long, value_enum, default_value_t = Where::Sidecar)]
+    constants: Where,
+    /// Print the time of each stage.
+    #[arg(long)]
+    timings: bool,
+    /// Print a generated page and stop.
+    #[arg(long, value_name = "PAGE", value_parser = ["options"])]
+    docs: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Mode {
+    Bitcode,
+    Native,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Rewrites {
+    Exact,
+    Reassoc,
+    Approx,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Where {
+    Sidecar,
+    Reference,
+}
+
+fn main() -> ExitCode {
+    tool::init_log();
+    tool::exit(run(&Cli::parse()))
+}
+
+fn run(cli: &Cli) -> Result<bool> {
+    if cli.docs.is_some() {
+        print!("{}", CompileOptions::render_markdown());
+        return Ok(true);
+    }
+    let model = cli.model.as_ref().ok_or_else(|| Diagnostic::new(ErrorKind::Argument, "no model is given"))?;
+    let mut options = CompileOptions::default();
+    options.target = Target::parse(&cli.target)?;
+    options.rewrites = match cli.rewrites {
+        Rewrites::Exact => hip_ep::rewrite::rule::NumClass::Exact,
+        Rewrites::Reassoc => hip_ep::rewrite::rule::NumClass::Reassoc,
+        Rewrites::Approx => hip_ep::rewrite::rule::NumClass::Approx,
+    };
+    options.disabled = cli.disable.clone();
+    options.opt_level = cli.opt_level;
+    options.constants = match cli.constants {
+        Where::Sidecar => Constants::Sidecar,
+        Where::Reference => Constants::Reference,
+    };
+    let extension = match cli.mode {
+        Mode::Bitcode => "hipep",
+        Mode::Native => "so",
+    };
+    let output = cli.output.clone().unwrap_or_else(|| model.with_extension(extension));
+    let bar = tool::spinner("import");
+    let start = Instant::now();
+    let mut times = Vec::new();
+    let mut lap = |what: &str, next: &str| {
+        times.push((what.to_string(), start.elapsed()));
+        bar.set_message(next.to_string());
+    };
+    let module = tool::read_model(model)?;
+    lap("import", "compile");
+    let compiler = Compiler::with(options);
+    let compiled = compiler.compile_with(module, &mut Hooks::default())?;
+    lap("compile", "write");
+    match cli.mode {
+        Mode::Bitcode => compiled.save(&output)?,
+        Mode::Native => compiled.save_native(&output)?,
+    }
+    lap("write", "");
+    bar.finish_and_clear();
+    if cli.timings {
+        let mut last = std::time::Duration::ZERO;
+        for (what, at) in times {
+            eprintln!("{what:10} {:8.1} ms", (at - last).as_secs_f64() * 1e3);
+            last = at;
+        }
+    }
+    println!("{}", output.display());
+    Ok(true)
+}

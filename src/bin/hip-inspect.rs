@@ -1,0 +1,125 @@
+//! Shows what an artifact holds.
+
+use clap::Parser;
+use hip_ep::artifact::{Kind, Source};
+use hip_ep::tool;
+use hip_ep::{CompiledModel, Diagnostic, ErrorKind, Result};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(version, about = "Show the metadata of a compiled model: inputs, outputs, constants, kernels, memory, placement")]
+struct Cli {
+    /// Artifact or shared object.
+    #[arg(required_unless_present = "docs")]
+    artifact: Option<PathBuf>,
+    /// Print the metadata as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Peak bytes of each pool at given sizes: `batch=8,seq=512`.
+    #[arg(long, value_name = "SYMBOL=SIZE,…", num_args = 0..=1, default_missing_value = "")]
+    memory: Option<String>,
+    /// Check the hashes of every section and constant.
+    #[arg(long)]
+    verify: bool,
+    /// Write a section to --output: bitcode, object, host, metadata.
+    #[arg(long, value_name = "SECTION", value_parser = ["bitcode", "object", "host", "metadata"], requires = "output")]
+    extract: Option<String>,
+    /// Where --extract writes.
+    #[arg(short, long)]
+    output: Option<PathBuf>,
+    /// Print a generated page and stop.
+    #[arg(long, value_name = "PAGE", value_parser = ["abi"])]
+    docs: Option<String>,
+}
+
+fn main() -> ExitCode {
+    tool::init_log();
+    tool::exit(run(&Cli::parse()))
+}
+
+fn run(cli: &Cli) -> Result<bool> {
+    if cli.docs.is_some() {
+        print!("{}", hip_ep::runtime::abi::render_markdown());
+        return Ok(true);
+    }
+    let path = cli.artifact.as_ref().ok_or_else(|| Diagnostic::new(ErrorKind::Argument, "no artifact is given"))?;
+    let model = CompiledModel::load(path)?;
+    let m = model.metadata();
+    if cli.verify {
+        model.artifact().verify()?;
+        let file = hip_ep::artifact::constants::open(&hip_ep::artifact::constants_path(path), m)?;
+        hip_ep::artifact::constants::verify(&file, m)?;
+        println!("{} sections and {} constants are intact", model.artifact().sections().len(), m.constants.len());
+        return Ok(true);
+    }
+    if let (Some(what), Some(output)) = (&cli.extract, &cli.output) {
+        let kind = match what.as_str() {
+            "bitcode" => Kind::HostBitcode,
+            "object" => Kind::HostObject,
+            "host" => Kind::Debug,
+            _ => Kind::MetadataJson,
+        };
+        let section = model.artifact().sections_of(kind).next().map(|(_, b)| b);
+        let bytes = section.ok_or_else(|| Diagnostic::new(ErrorKind::Argument, format!("{} has no {what}", path.display())))?;
+        std::fs::write(output, &bytes)
+            .map_err(|e| Diagnostic::new(ErrorKind::Io, format!("cannot write {}: {e}", output.display())))?;
+        return Ok(true);
+    }
+    if cli.json {
+        println!("{}", m.to_json()?);
+        return Ok(true);
+    }
+    if let Some(at) = &cli.memory {
+        return memory(m, at);
+    }
+    println!("model       {:?}, compiled by hip-ep {}", m.model, m.compiler_version);
+    if let Some(t) = &m.target {
+        println!("target      {} {} {}", t.device, t.triple, t.features);
+    }
+    m.inputs.iter().for_each(|p| println!("input       {}", p.display()));
+    m.outputs.iter().for_each(|p| println!("output      {}", p.display()));
+    let total: u64 = m.constants.iter().filter(|c| !matches!(c.source, Some(Source::Splat(_)))).map(|c| c.bytes).sum();
+    println!("constants   {} of {:.1} MB", m.constants.len(), total as f64 / 1e6);
+    let n = |kind: &str| m.kernels.iter().filter(|k| k.kind == kind).count();
+    let called: Vec<&str> = m.kernels.iter().filter(|k| k.id.is_some()).map(|k| k.name.as_str()).collect();
+    println!("kernels     {} generated; catalog: {}", n("loops"), called.join(", "));
+    m.counts.iter().for_each(|c| println!("{:11} {}", c.what, c.n));
+    for (i, d) in m.domains.iter().enumerate() {
+        println!("pool {i}      {} bytes = {}", ["device", "host", "host-mapped"].get(d.space as usize).unwrap_or(&"?"), d.peak);
+    }
+    m.options.iter().for_each(|o| println!("option      {o}"));
+    m.guards.iter().for_each(|g| println!("guard       {g}"));
+    for s in model.artifact().sections() {
+        println!("section     {:?} {} {} bytes", s.kind, s.label, s.len);
+    }
+    Ok(true)
+}
+
+/// Evaluates the pools' peak expressions.
+fn memory(m: &hip_ep::artifact::Metadata, at: &str) -> Result<bool> {
+    use hip_ep::tensor::dims::{DimPool, Origin};
+    let mut pool = DimPool::new();
+    for s in &m.symbols {
+        pool.symbol(&s.name, Origin::Unknown);
+    }
+    let mut sizes = std::collections::BTreeMap::new();
+    for part in at.split(',').filter(|p| !p.is_empty()) {
+        let (name, n) = tool::named(part)?;
+        let bad = || Diagnostic::new(ErrorKind::Argument, format!("{part:?} is not SYMBOL=SIZE"));
+        let sym = pool.find_symbol(name).ok_or_else(|| {
+            let names: Vec<&str> = m.symbols.iter().map(|s| s.name.as_str()).collect();
+            Diagnostic::new(ErrorKind::Argument, format!("the model has no dim {name:?}")).help(format!("its dims are {}", names.join(", ")))
+        })?;
+        sizes.insert(sym, n.parse::<i64>().map_err(|_| bad())?);
+    }
+    for (i, d) in m.domains.iter().enumerate() {
+        let space = ["device", "host", "host-mapped"].get(d.space as usize).unwrap_or(&"?");
+        let value = pool.parse(&d.peak).map_err(|e| e.1).and_then(|e| pool.eval(e, &|s| sizes.get(&s).copied()));
+        match value {
+            Ok(bytes) => println!("pool {i} ({space}): {bytes} bytes = {}", d.peak),
+            Err(e) => println!("pool {i} ({space}): {} ({})", d.peak, e.message()),
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,185 @@
+//! Compiles an ONNX model in memory and runs it.
+
+use clap::Parser;
+use hip_ep::tool::data::{self, DataSet};
+use hip_ep::tool::verdict::{self, Rule};
+use hip_ep::tool;
+use hip_ep::{CompileOptions, Compiler, DeviceKind, Diagnostic, ErrorKind, Hooks, Result, RunInputs, RunOptions, SessionOptions, Tensor};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+#[derive(Parser)]
+#[command(version, about = "Compile an ONNX model in memory and run it")]
+struct Cli {
+    /// ONNX file, or a module in text form (.hir, .txt).
+    model: PathBuf,
+    /// An input from a .pb or .npy file; may be repeated. Others are random.
+    #[arg(long, value_name = "NAME=FILE")]
+    input: Vec<String>,
+    /// Shape of a random input: NAME=1x3x224x224; may be repeated.
+    #[arg(long, value_name = "NAME=SHAPE")]
+    shape: Vec<String>,
+    /// Seed of random inputs.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Folder with input_<i>.pb and output_<i>.pb; may be repeated.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Vec<PathBuf>,
+    /// Also run the interpreter, which computes every node by its reference function, and compare.
+    #[arg(long, value_parser = ["reference"])]
+    compare: Option<String>,
+    /// cpu, guard or null.
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// Threads; all by default.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Leave out an optional pass or a rewrite rule; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    disable: Vec<String>,
+    /// Timed runs, after one that is not.
+    #[arg(long, default_value_t = 0)]
+    repeat: u32,
+    /// Print the time of every op.
+    #[arg(long)]
+    profile: bool,
+    /// Write a Chrome trace.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Write inputs and outputs to this folder as .pb files.
+    #[arg(long, value_name = "DIR")]
+    dump: Option<PathBuf>,
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    tool::init_log();
+    tool::exit(run(&Cli::parse()))
+}
+
+fn run(cli: &Cli) -> Result<bool> {
+    let bar = tool::spinner("compile");
+    let start = Instant::now();
+    let module = tool::read_model(&cli.model)?;
+    let reference = cli.compare.is_some().then(|| module.clone());
+    let mut options = CompileOptions::default();
+    options.disabled = cli.disable.clone();
+    let model = Compiler::with(options).compile_with(module, &mut Hooks::default())?;
+    let mut so = SessionOptions::default();
+    so.threads = cli.threads;
+    let session = model.session(DeviceKind::parse(&cli.device)?, so)?;
+    let compile_ms = start.elapsed().as_secs_f64() * 1e3;
+    bar.finish_and_clear();
+    let sets = if cli.data_dir.is_empty() {
+        let inputs = data::inputs(session.inputs(), &cli.input, &cli.shape, cli.seed)?;
+        vec![DataSet { inputs, outputs: vec![] }]
+    } else {
+        cli.data_dir.iter().map(|d| DataSet::read(d)).collect::<Result<_>>()?
+    };
+    let (mut problems, mut docs, mut worst_ratio) = (Vec::new(), Vec::new(), 0f64);
+    for (k, set) in sets.iter().enumerate() {
+        let tensors: Vec<Tensor> = in_model_order(&session, &set.inputs)?;
+        let inputs = RunInputs::in_order(&tensors);
+        let mut ro = RunOptions::default();
+        ro.profile = cli.profile || cli.trace.is_some();
+        let (outputs, report) = session.collect(&inputs, &ro)?;
+        let mut times: Vec<f64> = Vec::new();
+        for _ in 0..cli.repeat {
+            let t = Instant::now();
+            session.collect(&inputs, &RunOptions::default())?;
+            times.push(t.elapsed().as_secs_f64() * 1e6);
+        }
+        times.sort_by(f64::total_cmp);
+        let names: Vec<String> = session.outputs().iter().map(|p| p.name.clone()).collect();
+        for (i, (name, want)) in set.outputs.iter().enumerate() {
+            let at = names.iter().position(|n| n == name).unwrap_or(i);
+            match outputs.get(at).map(|got| verdict::compare(got, want, Rule::Dtype)) {
+                Some(Ok((share, _))) if share <= 1.0 => {}
+                Some(Ok((share, e))) => problems.push(format!("set {k}: output {name:?} is off by {e:.2e} of its greatest value, {share:.1} times what is allowed")),
+                Some(Err(e)) => problems.push(format!("set {k}: output {name:?}: {e}")),
+                None => problems.push(format!("set {k}: there is no output {name:?}")),
+            }
+        }
+        if let Some(m) = &reference {
+            let exact = hip_ep::ir::interp::run(m, &tensors)?;
+            for (i, (name, want)) in names.iter().zip(&exact).enumerate() {
+                let peer = set.outputs.iter().find(|(n, _)| n == name).or(set.outputs.get(i)).map(|(_, t)| t);
+                let (ratio, problem) = against_reference(&outputs[i], want, peer);
+                worst_ratio = worst_ratio.max(ratio);
+                problems.extend(problem.map(|p| format!("set {k}: output {name:?}: {p}")));
+            }
+        }
+        if let Some(dir) = &cli.dump {
+            dump(&dir.join(format!("set_{k}")), &set.inputs, &names, &outputs)?;
+        }
+        if let (Some(path), Some(p)) = (&cli.trace, &report.profile) {
+            std::fs::write(path, p.chrome_trace())?;
+        }
+        let median = times.get(times.len() / 2).copied();
+        if cli.json {
+            let outs: Vec<Value> = names.iter().zip(&outputs).map(|(n, t)| verdict::to_json(n, t, false)).collect();
+            docs.push(json!({"outputs": outs, "median_us": median}));
+            continue;
+        }
+        for (name, t) in names.iter().zip(&outputs) {
+            println!("{name}: {t:?}");
+        }
+        if let Some(t) = median {
+            println!("median {t:.0} µs over {} runs", times.len());
+        }
+        if cli.profile && let Some(p) = &report.profile {
+            println!("{}", p.table(30));
+        }
+    }
+    if cli.json {
+        println!("{}", json!({"passed": problems.is_empty(), "problems": problems, "worst_ratio": worst_ratio, "compile_ms": compile_ms, "sets": docs}));
+    } else {
+        println!("compiled in {compile_ms:.0} ms");
+        problems.iter().for_each(|p| println!("FAIL {p}"));
+        if cli.compare.is_some() {
+            println!("worst error against the interpreter: {worst_ratio:.2} of what is allowed");
+        }
+    }
+    Ok(problems.is_empty())
+}
+
+/// Inputs in the order of the model: by the names that files carry, else as they are.
+fn in_model_order(session: &hip_ep::Session, given: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
+    let ports = session.inputs();
+    if !given.iter().all(|(n, _)| ports.iter().any(|p| p.name == *n)) {
+        return Ok(given.iter().map(|(_, t)| t.clone()).collect());
+    }
+    let find = |name: &str| given.iter().find(|(n, _)| n == name).map(|(_, t)| t.clone());
+    let missing = |name: &str| Diagnostic::new(ErrorKind::Argument, format!("input {name:?} is not given"));
+    ports.iter().map(|p| find(&p.name).ok_or_else(|| missing(&p.name))).collect()
+}
+
+/// Our error against the interpreter as a share of what is allowed: twice the peer's own error (where its output is known) plus a floor
+/// of the dtype. The second is a sentence when it is beyond.
+fn against_reference(got: &Tensor, exact: &Tensor, peer: Option<&Tensor>) -> (f64, Option<String>) {
+    let (_, ours) = match verdict::compare(got, exact, Rule::Dtype) {
+        Ok(r) => r,
+        Err(e) => return (f64::INFINITY, Some(e)),
+    };
+    let theirs = peer.and_then(|p| verdict::compare(p, exact, Rule::Dtype).ok()).map_or(0.0, |r| r.1);
+    let floor = verdict::tolerance(got.dtype()) / 20.0;
+    let allowed = 2.0 * theirs + floor;
+    let ratio = if ours == 0.0 { 0.0 } else { ours / allowed };
+    let say = || format!("off by {ours:.2e} from the interpreter; onnxruntime is off by {theirs:.2e}");
+    (ratio, (ratio > 1.0).then(say))
+}
+
+fn dump(dir: &std::path::Path, inputs: &[(String, Tensor)], names: &[String], outputs: &[Tensor]) -> Result<()> {
+    std::fs::create_dir_all(dir)?;
+    for (i, (name, t)) in inputs.iter().enumerate() {
+        hip_ep::tensor::pb::write_tensor(&dir.join(format!("input_{i}.pb")), name, t)?;
+    }
+    for (i, (name, t)) in names.iter().zip(outputs).enumerate() {
+        hip_ep::tensor::pb::write_tensor(&dir.join(format!("output_{i}.pb")), name, t)?;
+    }
+    Ok(())
+}

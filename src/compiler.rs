@@ -1,0 +1,128 @@
+//! The way of a model, on one screen.
+
+use crate::emit;
+use crate::model::CompiledModel;
+use crate::options::{CompileOptions, Target};
+use bytes::Bytes;
+use prost::Message;
+use ir::{Module, Onnx, Registry};
+use crate::stages::{Hooks, Lowered};
+use std::path::Path;
+use std::sync::Arc;
+use tensor::Result;
+
+/// Compiles models.
+///
+/// ```
+/// use hip_ep::{Compiler, DeviceKind, RunInputs, Tensor};
+/// # fn main() -> hip_ep::Result<()> {
+/// # let text = hip_ep::doc::RELU_MODEL;
+/// let model = Compiler::new().compile_text(text)?;
+/// let session = model.session(DeviceKind::Cpu, Default::default())?;
+/// let x = Tensor::from_f32(&[3], &[-1.0, 0.0, 2.0]);
+/// let (y, _) = session.collect(&RunInputs::in_order(&[x]), &Default::default())?;
+/// assert_eq!(y[0].to_f64_vec(), [0.0, 0.0, 2.0]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Compiler {
+    options: CompileOptions,
+}
+
+impl Compiler {
+    /// With default options.
+    pub fn new() -> Compiler {
+        Compiler::default()
+    }
+    /// With these options.
+    pub fn with(options: CompileOptions) -> Compiler {
+        Compiler { options }
+    }
+    /// Compiles for `target`.
+    pub fn target(mut self, target: Target) -> Compiler {
+        self.options.target = target;
+        self
+    }
+    /// Leaves out an optional pass or rewrite rule by name.
+    pub fn disable(mut self, name: impl Into<String>) -> Compiler {
+        self.options.disabled.push(name.into());
+        self
+    }
+    /// The options.
+    pub fn options(&self) -> &CompileOptions {
+        &self.options
+    }
+
+    /// Compiles an ONNX file. Weights are mapped, not read.
+    ///
+    /// # Errors
+    /// What is wrong, where in the model, what to do: see [`tensor::Diagnostic`].
+    pub fn compile_path(&self, path: impl AsRef<Path>) -> Result<CompiledModel> {
+        self.compile(ir::import::import_path(path.as_ref(), &Registry::builtin())?)
+    }
+    /// Compiles ONNX bytes; external data is looked for in `folder`.
+    ///
+    /// # Errors
+    /// As [`Compiler::compile_path`].
+    pub fn compile_bytes(&self, bytes: impl Into<Bytes>, folder: Option<&Path>) -> Result<CompiledModel> {
+        self.compile(ir::import::import_bytes(bytes.into(), folder, &Registry::builtin())?)
+    }
+    /// Compiles a module in text form (`docs/IR.md`).
+    ///
+    /// # Errors
+    /// As [`Compiler::compile_path`].
+    pub fn compile_text(&self, text: &str) -> Result<CompiledModel> {
+        self.compile(ir::text::parse_onnx(text, &Registry::builtin())?)
+    }
+    /// Compiles a module.
+    ///
+    /// # Errors
+    /// As [`Compiler::compile_path`].
+    pub fn compile(&self, module: Module<Onnx>) -> Result<CompiledModel> {
+        self.compile_with(module, &mut Hooks::default())
+    }
+
+    /// Compiles a module with callers' passes at the plugin slots and an observer of stages.
+    ///
+    /// # Errors
+    /// As [`Compiler::compile_path`], and what the hooks return.
+    pub fn compile_with(&self, module: Module<Onnx>, hooks: &mut Hooks) -> Result<CompiledModel> {
+        let lowered = self.lower(module, hooks)?;
+        self.generate(lowered)
+    }
+
+    /// Runs the pass list (`lower/src/pass.rs`): infer, rewrite, onnx → hip, fuse, plan, host program.
+    ///
+    /// # Errors
+    /// As [`Compiler::compile_path`].
+    pub fn lower(&self, module: Module<Onnx>, hooks: &mut Hooks) -> Result<Lowered> {
+        crate::stages::lower(module, &self.options, hooks)
+    }
+
+    /// Host program → LLVM → artifact.
+    #[cfg(feature = "llvm")]
+    pub(crate) fn generate(&self, lowered: Lowered) -> Result<CompiledModel> {
+        let Lowered { hip, program, .. } = lowered;
+        let o = &self.options;
+        let table = emit::constants(&hip, &program, o.constants, std::io::sink())?;
+        let md = emit::metadata(&hip, &program, &table, o, codegen::frame_words(&program)?);
+        let bytes = md.encode_to_vec();
+        let mut how = codegen::Options::new(codegen::CpuTarget::tier(o.target.tier())?);
+        how.level = o.level();
+        let code = codegen::compile(&program, &how, &bytes)?;
+        let artifact = emit::container(md, code.bitcode, code.object, o, program.to_string())?;
+        Ok(CompiledModel::fresh(artifact, table.parts, hip, program, o.clone()))
+    }
+
+    #[cfg(not(feature = "llvm"))]
+    pub(crate) fn generate(&self, _: Lowered) -> Result<CompiledModel> {
+        Err(tensor::Diagnostic::new(tensor::ErrorKind::Unsupported, "this build has no code generator")
+            .help("build hip-ep with the feature llvm"))
+    }
+
+    /// The rows the compiler knows.
+    pub fn registry() -> Arc<Registry> {
+        Registry::builtin()
+    }
+}

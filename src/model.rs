@@ -1,0 +1,210 @@
+//! A compiled model: save it, load it elsewhere, open sessions on it.
+
+use crate::emit;
+use crate::options::{CompileOptions, Constants};
+use artifact::{Artifact, Kind, Metadata};
+use bytes::Bytes;
+use ir::Module;
+use ir::hip::Hip;
+use lower::host::HostProgram;
+use runtime::{Code, ConstantStore, ConstantsFrom, Device, Model, Session, SessionOptions};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use tensor::{Diagnostic, ErrorKind, Result};
+
+/// What the compiler hands out and what an artifact loads as. Cheap to clone; sessions share its code and constants.
+#[derive(Clone)]
+pub struct CompiledModel(Arc<Inner>);
+
+struct Inner {
+    artifact: Arc<Artifact>,
+    from: ConstantsFrom,
+    /// Code that came with the model (a shared object); else made from the artifact's object on first use.
+    code: Option<Code>,
+    model: Mutex<Option<Arc<Model>>>,
+    /// Present after a compile in this process: what is needed to write the constants file.
+    fresh: Option<(Module<Hip>, HostProgram, CompileOptions)>,
+}
+
+/// Which device a session runs on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceKind {
+    /// This machine's processor.
+    #[default]
+    Cpu,
+    /// The processor with memory that host code may not touch: finds code that only works when device and host share memory.
+    Guard,
+    /// Checks calls and computes nothing.
+    Null,
+}
+
+impl DeviceKind {
+    /// From its name.
+    ///
+    /// # Errors
+    /// `Argument` with the known names.
+    pub fn parse(name: &str) -> Result<DeviceKind> {
+        match name {
+            "cpu" => Ok(DeviceKind::Cpu),
+            "guard" => Ok(DeviceKind::Guard),
+            "null" => Ok(DeviceKind::Null),
+            _ => Err(Diagnostic::new(ErrorKind::Argument, format!("there is no device {name:?}"))
+                .help("the devices are cpu, guard and null")),
+        }
+    }
+    fn open(self) -> Arc<dyn Device> {
+        match self {
+            DeviceKind::Cpu => Arc::new(runtime::device::Cpu::new()),
+            DeviceKind::Guard => Arc::new(runtime::device::Guard::new()),
+            DeviceKind::Null => Arc::new(runtime::device::Null::new()),
+        }
+    }
+}
+
+impl std::fmt::Debug for CompiledModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CompiledModel({:?})", self.metadata().model)
+    }
+}
+
+impl CompiledModel {
+    pub(crate) fn fresh(
+        artifact: Artifact,
+        parts: std::collections::BTreeMap<usize, Bytes>,
+        hip: Module<Hip>,
+        program: HostProgram,
+        options: CompileOptions,
+    ) -> CompiledModel {
+        let mut from = ConstantsFrom::default();
+        from.parts = parts;
+        let fresh = Some((hip, program, options));
+        CompiledModel(Arc::new(Inner { artifact: Arc::new(artifact), from, code: None, model: Mutex::default(), fresh }))
+    }
+
+    /// Loads an artifact that [`CompiledModel::save`] wrote, or a shared object that [`CompiledModel::save_native`] wrote. Constants
+    /// are mapped from the file beside it. A shared object's code runs in this process: load only what you trust.
+    ///
+    /// # Errors
+    /// `Io` when a file is missing, `Malformed` when it is not what it should be or belongs to another version.
+    pub fn load(path: impl AsRef<Path>) -> Result<CompiledModel> {
+        let path = path.as_ref();
+        let head = Head::read(path)?;
+        let (artifact, code) = if head.is_elf {
+            let (artifact, code) = runtime::open_shared_object(path)?;
+            (artifact, Some(code))
+        } else {
+            (Arc::new(Artifact::open(path)?), None)
+        };
+        let from = ConstantsFrom::default();
+        Ok(CompiledModel(Arc::new(Inner { artifact, from, code, model: Mutex::default(), fresh: None })))
+    }
+
+    /// Inputs, outputs, constants, kernels, memory: everything the artifact says about itself.
+    pub fn metadata(&self) -> &Metadata {
+        self.0.artifact.metadata()
+    }
+
+    /// The artifact, with its sections.
+    pub fn artifact(&self) -> &Artifact {
+        &self.0.artifact
+    }
+
+    /// LLVM bitcode of the host code and the generated kernels. `None` for a shared object.
+    pub fn bitcode(&self) -> Option<Bytes> {
+        self.0.artifact.section(Kind::HostBitcode, "")
+    }
+
+    /// Writes the artifact to `path` and its constants beside it, with the extension `constants`.
+    ///
+    /// # Errors
+    /// `Io` with the path; `Argument` for a model that was itself loaded (copy its files instead).
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        self.save_constants(path)?;
+        artifact::write_beside(path, |f| std::io::Write::write_all(f, self.0.artifact.bytes()))
+    }
+
+    /// Writes a shared object that runs in processes without LLVM, and its constants beside it.
+    ///
+    /// # Errors
+    /// As [`CompiledModel::save`], and when linking fails.
+    #[cfg(feature = "llvm")]
+    pub fn save_native(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        self.save_constants(path)?;
+        codegen::native::link_shared(&self.object()?, path)
+    }
+
+    fn save_constants(&self, path: &Path) -> Result<()> {
+        let Some((hip, program, options)) = &self.0.fresh else {
+            return Err(Diagnostic::new(ErrorKind::Argument, "this model was loaded, not compiled, in this process")
+                .help("copy its artifact and its .constants file"));
+        };
+        let how: Constants = options.constants;
+        emit::write_constants(path, hip, program, how)
+    }
+
+    fn object(&self) -> Result<Bytes> {
+        let mut objects = self.0.artifact.sections_of(Kind::HostObject);
+        let first = objects.next().map(|(_, bytes)| bytes);
+        first.ok_or_else(|| Diagnostic::new(ErrorKind::Malformed, "the artifact holds no code for this machine"))
+    }
+
+    fn model(&self) -> Result<Arc<Model>> {
+        let mut slot = self.0.model.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(m) = &*slot {
+            return Ok(m.clone());
+        }
+        let code = match &self.0.code {
+            Some(c) => c.clone(),
+            None => self.load_code()?,
+        };
+        let m = Model::new(self.0.artifact.clone(), code, store(), &self.0.from)?;
+        Ok(slot.insert(m).clone())
+    }
+
+    #[cfg(feature = "llvm")]
+    fn load_code(&self) -> Result<Code> {
+        let jit = Arc::new(codegen::jit::load(&self.object()?)?);
+        let (init, run, words, hash) = (jit.init(), jit.run(), jit.frame_words(), jit.abi_hash());
+        // SAFETY: the code was made by our code generator for the ABI that its hash names; `jit` keeps it mapped.
+        #[allow(unsafe_code)]
+        Ok(unsafe { Code::new(init, run, words, hash, jit) })
+    }
+
+    #[cfg(not(feature = "llvm"))]
+    fn load_code(&self) -> Result<Code> {
+        Err(Diagnostic::new(ErrorKind::Unsupported, "this build has no LLVM and cannot load an artifact's object")
+            .help("compile with --mode native and load the shared object"))
+    }
+
+    /// Opens a session on a device.
+    ///
+    /// # Errors
+    /// `Malformed` when the artifact does not fit this build, `Io` when constants are missing.
+    pub fn session(&self, device: DeviceKind, options: SessionOptions) -> Result<Session> {
+        Session::new(self.model()?, device.open(), options)
+    }
+}
+
+/// Constants of every model of the process: shared by content.
+fn store() -> &'static Arc<ConstantStore> {
+    static STORE: std::sync::OnceLock<Arc<ConstantStore>> = std::sync::OnceLock::new();
+    STORE.get_or_init(ConstantStore::new)
+}
+
+/// The first bytes of a file.
+struct Head {
+    is_elf: bool,
+}
+
+impl Head {
+    fn read(path: &Path) -> Result<Head> {
+        use std::io::Read;
+        let fail = |e: std::io::Error| Diagnostic::new(ErrorKind::Io, format!("cannot read {}: {e}", path.display()));
+        let mut magic = Vec::new();
+        std::fs::File::open(path).map_err(fail)?.take(4).read_to_end(&mut magic).map_err(fail)?;
+        Ok(Head { is_elf: magic == b"\x7fELF" })
+    }
+}

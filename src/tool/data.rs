@@ -1,0 +1,123 @@
+//! Tensors for tools: from `.pb` and `.npy` files, from data folders, random.
+
+use artifact::Port;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::path::{Path, PathBuf};
+use tensor::{DType, Diagnostic, ErrorKind, Result, Tensor, Writer};
+
+/// A folder `test_data_set_0`: `input_0.pb …`, `output_0.pb …` with the names the files carry.
+#[derive(Clone, Debug, Default)]
+pub struct DataSet {
+    /// Inputs in order.
+    pub inputs: Vec<(String, Tensor)>,
+    /// Expected outputs in order.
+    pub outputs: Vec<(String, Tensor)>,
+}
+
+impl DataSet {
+    /// Reads a folder.
+    ///
+    /// # Errors
+    /// `Io` when it has no files, and as reading them.
+    pub fn read(dir: &Path) -> Result<DataSet> {
+        let series = |stem: &str| -> Result<Vec<(String, Tensor)>> {
+            let path = |i: usize| dir.join(format!("{stem}_{i}.pb"));
+            (0..).map(path).take_while(|p| p.exists()).map(|p| tensor::pb::read_tensor(&p)).collect()
+        };
+        let set = DataSet { inputs: series("input")?, outputs: series("output")? };
+        if set.inputs.is_empty() && set.outputs.is_empty() {
+            let text = format!("{} holds no input_0.pb and no output_0.pb", dir.display());
+            return Err(Diagnostic::new(ErrorKind::Io, text));
+        }
+        Ok(set)
+    }
+}
+
+/// Reads one tensor by the file's extension.
+///
+/// # Errors
+/// `Argument` for another extension, and as reading.
+pub fn read_tensor(path: &Path) -> Result<Tensor> {
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("pb") => tensor::pb::read_tensor(path).map(|(_, t)| t),
+        _ => Err(Diagnostic::new(ErrorKind::Argument, format!("{} is neither .pb nor .npy", path.display()))),
+    }
+}
+
+/// Inputs for a model: those given by file, the others random at the given shapes; a symbolic dim without a given size is 1, or what
+/// another input of the same symbol has.
+///
+/// # Errors
+/// `Argument` for unknown names and malformed arguments.
+pub fn inputs(ports: &[Port], files: &[String], shapes: &[String], seed: u64) -> Result<Vec<(String, Tensor)>> {
+    let known = |name: &str| {
+        ports.iter().any(|p| p.name == name).then_some(()).ok_or_else(|| {
+            let names: Vec<&str> = ports.iter().map(|p| p.name.as_str()).collect();
+            Diagnostic::new(ErrorKind::Argument, format!("the model has no input {name:?}"))
+                .help(format!("its inputs are {}", names.join(", ")))
+        })
+    };
+    let mut given = std::collections::BTreeMap::new();
+    for f in files {
+        let (name, path) = super::named(f)?;
+        known(name)?;
+        given.insert(name.to_string(), read_tensor(&PathBuf::from(path))?);
+    }
+    let mut sizes = std::collections::BTreeMap::new();
+    let mut wanted = std::collections::BTreeMap::new();
+    for s in shapes {
+        let (name, dims) = super::named(s)?;
+        known(name)?;
+        let parse = |d: &str| {
+            d.parse::<usize>().map_err(|_| Diagnostic::new(ErrorKind::Argument, format!("{d:?} in {s:?} is no size")))
+        };
+        let dims: Vec<usize> = dims.split('x').filter(|d| !d.is_empty()).map(parse).collect::<Result<_>>()?;
+        wanted.insert(name.to_string(), dims);
+    }
+    for p in ports {
+        let shape = wanted.get(&p.name).map(Vec::as_slice).or(given.get(&p.name).map(|t| t.shape()));
+        for (dim, &n) in p.dims.iter().zip(shape.unwrap_or_default()) {
+            sizes.insert(dim.clone(), n);
+        }
+    }
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut out = Vec::new();
+    for (i, p) in ports.iter().enumerate() {
+        let t = match (given.remove(&p.name), wanted.get(&p.name)) {
+            (Some(t), _) => t,
+            (None, Some(shape)) => random(p.dtype()?, shape, &mut rng)?,
+            (None, None) => {
+                let fixed = |(axis, dim): (usize, &String)| {
+                    p.fixed_dim(axis).and_then(|d| usize::try_from(d).ok()).or(sizes.get(dim).copied()).unwrap_or(1)
+                };
+                let shape: Vec<usize> = p.dims.iter().enumerate().map(fixed).collect();
+                random(p.dtype()?, &shape, &mut rng)?
+            }
+        };
+        out.push((if p.name.is_empty() { format!("input {i}") } else { p.name.clone() }, t));
+    }
+    Ok(out)
+}
+
+/// Normal floats, integers 0 to 9, bools.
+///
+/// # Errors
+/// `Unsupported` for dtypes without random values, `Limit` when too large.
+pub fn random(dtype: DType, shape: &[usize], rng: &mut ChaCha8Rng) -> Result<Tensor> {
+    if !(dtype.is_float() || dtype.is_int() || dtype == DType::Bool) {
+        return Err(Diagnostic::new(ErrorKind::Unsupported, format!("there are no random values of type {dtype}"))
+            .help("give the input as a file"));
+    }
+    let n = Tensor::zeros(dtype, shape)?.n_elems();
+    let mut w = Writer::new(dtype, shape);
+    for _ in 0..n {
+        match dtype {
+            DType::Bool => w.push_i64(rng.random_range(0..2)),
+            d if d.is_int() => w.push_i64(rng.random_range(0..if d.bits() < 4 { 2 } else { 8 })),
+            // The sum of 12 uniform numbers is normal enough, and the same on every platform.
+            _ => w.push_f64((0..12).map(|_| rng.random_range(-0.5..0.5)).sum()),
+        }
+    }
+    Ok(w.finish())
+}

@@ -1,0 +1,54 @@
+//! What the five tools share: reading tensors from files, making random ones, comparing, printing. Behind the feature `tools`.
+
+pub mod data;
+pub mod verdict;
+
+use tensor::{Diagnostic, ErrorKind, Result};
+
+/// Starts logging to standard error by `RUST_LOG` (warnings by default).
+pub fn init_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+/// Runs a tool's body and turns an error into a message and exit status 1.
+pub fn exit(result: Result<bool>) -> std::process::ExitCode {
+    match result {
+        Ok(true) => std::process::ExitCode::SUCCESS,
+        Ok(false) => std::process::ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("error: {e}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+/// Splits `NAME=VALUE` at the last `=`: names of models hold anything.
+///
+/// # Errors
+/// `Argument` when there is none.
+pub fn named(text: &str) -> Result<(&str, &str)> {
+    text.rsplit_once('=')
+        .ok_or_else(|| Diagnostic::new(ErrorKind::Argument, format!("{text:?} is not of the form NAME=VALUE")))
+}
+
+/// Reads a model: an ONNX file, or a module in text form when the name ends in `.hir` or `.txt`.
+///
+/// # Errors
+/// As import and parsing.
+pub fn read_model(path: &std::path::Path) -> Result<ir::Module<ir::Onnx>> {
+    let registry = ir::Registry::builtin();
+    if path.extension().is_some_and(|e| e == "hir" || e == "txt") {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Diagnostic::new(ErrorKind::Io, format!("cannot read {}: {e}", path.display())))?;
+        return ir::text::parse_onnx(&text, &registry);
+    }
+    ir::import::import_path(path, &registry)
+}
+
+/// A spinner for work that takes longer than a moment; silent when standard error is no terminal.
+pub fn spinner(what: &str) -> indicatif::ProgressBar {
+    let bar = indicatif::ProgressBar::new_spinner().with_message(what.to_string());
+    bar.enable_steady_tick(std::time::Duration::from_millis(120));
+    bar
+}
