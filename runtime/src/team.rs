@@ -16,8 +16,11 @@ use std::thread::{JoinHandle, Thread};
 const SPINS: u32 = 10_000;
 /// The same when more threads are in teams than there are processors.
 const SPINS_OVERSUBSCRIBED: u32 = 200;
-/// Polls between two `yield`s.
-const SPINS_PER_YIELD: u32 = 128;
+/// Polls between two `yield`s of a worker when there are more threads than processors. Otherwise it does not yield: on a busy machine
+/// that would give away the time slice and with it the help for the rest of the run.
+const SPINS_PER_YIELD: u32 = 8;
+/// Polls before the dispatching thread yields to a worker that the system took off its processor.
+const SPINS_BEFORE_YIELD: u32 = 2_000;
 /// Chunks per thread: enough that a late thread costs little.
 const CHUNKS_PER_THREAD: usize = 4;
 
@@ -156,7 +159,7 @@ fn work(shared: &Shared, me: usize) {
         spins += 1;
         let crowded = ENTERED.load(Relaxed) > processors();
         if spins < if crowded { SPINS_OVERSUBSCRIBED } else { SPINS } {
-            if spins.is_multiple_of(if crowded { 8 } else { SPINS_PER_YIELD }) {
+            if crowded && spins.is_multiple_of(SPINS_PER_YIELD) {
                 std::thread::yield_now();
             } else {
                 std::hint::spin_loop();
@@ -270,8 +273,8 @@ impl Team for Entered<'_> {
         shared.state.fetch_and(!OPEN, AcqRel);
         let mut spins = 0u32;
         while shared.state.load(Acquire) & INSIDE != 0 {
-            spins = spins.wrapping_add(1);
-            if spins.is_multiple_of(SPINS_PER_YIELD) {
+            spins = spins.saturating_add(1);
+            if spins > SPINS_BEFORE_YIELD {
                 std::thread::yield_now();
             } else {
                 std::hint::spin_loop();
