@@ -88,12 +88,24 @@ pub fn external(name: &str, dtype: DType, shape: &[usize], path: &str, offset: u
     Ok(Constant { source: Some(Source::External(range)), ..line(name, dtype, shape)? })
 }
 
-/// The line of a constant whose elements are all the same; `element` are its bytes (for packed types one byte, repeated within).
+/// The line of a constant whose elements are all the same; `element` are its bytes, for packed types one byte with the element in its
+/// low bits.
 ///
 /// # Errors
-/// `Limit` when its size overflows.
+/// `Limit` when its size overflows, `Internal` when the element is too short.
 pub fn splat(name: &str, dtype: DType, shape: &[usize], element: &[u8]) -> Result<Constant> {
-    Ok(Constant { source: Some(Source::Splat(element.to_vec())), ..line(name, dtype, shape)? })
+    let short =
+        || Diagnostic::new(ErrorKind::Internal, format!("a splat {name:?} of {dtype} from {} bytes", element.len()));
+    let one = element.get(..dtype.size().unwrap_or(1)).ok_or_else(short)?;
+    let bits = dtype.bits();
+    let bytes = match one {
+        // Repeated within the byte, so that readers need not know the type.
+        [v] if (1..8).contains(&bits) => {
+            vec![(0..8 / bits).fold(0u8, |a, i| a | ((v & (0xff >> (8 - bits))) << (i * bits)))]
+        }
+        _ => one.to_vec(),
+    };
+    Ok(Constant { source: Some(Source::Splat(bytes)), ..line(name, dtype, shape)? })
 }
 
 fn line(name: &str, dtype: DType, shape: &[usize]) -> Result<Constant> {

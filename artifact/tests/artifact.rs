@@ -188,3 +188,14 @@ fn mutated_artifacts_never_panic() {
     }
     assert!(opened > 500, "only {opened} mutants got past the header: the repair does not work");
 }
+
+#[test]
+fn splats_fill_whole_bytes() {
+    let of = |d, e: &[u8]| constants::splat("s", d, &[3], e).map(|c| c.source).ok().flatten();
+    assert_eq!(of(DType::I4, &[0x05]), Some(Source::Splat(vec![0x55])));
+    assert_eq!(of(DType::I4, &[0x55]), Some(Source::Splat(vec![0x55])));
+    assert_eq!(of(DType::U2, &[2]), Some(Source::Splat(vec![0xaa])));
+    assert_eq!(of(DType::F16, &[1, 2, 0, 0]), Some(Source::Splat(vec![1, 2])));
+    assert_eq!(of(DType::U8, &[7]), Some(Source::Splat(vec![7])));
+    assert_eq!(of(DType::F32, &[1, 2]), None);
+}
