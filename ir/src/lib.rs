@@ -11,6 +11,8 @@
 pub mod attrs;
 pub mod cases;
 pub mod consts;
+pub mod export;
+pub mod fuzz;
 pub mod graph;
 pub mod hip;
 pub mod import;

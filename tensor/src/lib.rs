@@ -14,6 +14,7 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+pub mod compare;
 mod diagnostic;
 pub mod dims;
 mod dtype;
@@ -21,6 +22,7 @@ mod dtype_small;
 mod entity;
 mod host;
 pub mod map;
+pub mod npy;
 pub mod onnx_pb;
 pub mod pb;
 

@@ -7,6 +7,8 @@ use tensor::{DType, Diagnostic, DimId, DimPool, ErrorKind, Result};
 pub(super) struct Cursor<'a> {
     pub text: &'a str,
     pub at: usize,
+    /// How many more values the graphs of the text may have, gaps in their numbering included.
+    pub budget: usize,
 }
 
 fn word_char(c: char) -> bool {
@@ -15,7 +17,7 @@ fn word_char(c: char) -> bool {
 
 impl<'a> Cursor<'a> {
     pub fn new(text: &'a str) -> Cursor<'a> {
-        Cursor { text, at: 0 }
+        Cursor { text, at: 0, budget: 1 << 21 }
     }
     pub fn rest(&self) -> &'a str {
         &self.text[self.at..]

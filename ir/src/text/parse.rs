@@ -41,9 +41,8 @@ pub(super) struct Ids<D: Dialect> {
 impl<D: Dialect> Ids<D> {
     pub fn define(&mut self, c: &Cursor, id: u32, at: usize, data: ValueData<D>) -> Result<()> {
         // Numbers name places in an arena: a text may leave gaps, but not make the arena as large as it likes.
-        let limit = 4096 + c.text.len();
-        if usize::try_from(id).unwrap_or(usize::MAX) > limit {
-            return Err(c.error(at, format!("value number {id} is too large for this text")));
+        if usize::try_from(id).unwrap_or(usize::MAX) >= c.budget {
+            return Err(c.error(at, format!("value number {id} is too large")));
         }
         match self.defs.insert(id, data) {
             None => Ok(()),
@@ -362,6 +361,8 @@ pub(super) fn graph<D: TextDialect>(c: &mut Cursor, m: &mut Module<D>, depth: us
 
     // Numbers of the text are numbers of the arena; gaps are values that nothing uses.
     let len = ids.defs.keys().next_back().map_or(0, |&k| k + 1);
+    let left = c.budget.checked_sub(usize::try_from(len).unwrap_or(usize::MAX));
+    c.budget = left.ok_or_else(|| c.error(c.at, "the text has too many values"))?;
     for i in 0..len {
         let gap = || ValueData { ty: D::gap(), def: Def::Input(u32::MAX), name: "".into() };
         g.values.push(ids.defs.remove(&i).unwrap_or_else(gap));
