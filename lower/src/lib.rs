@@ -34,12 +34,16 @@ mod program_regs;
 pub mod check;
 pub mod fuzz;
 pub mod nests;
+mod outline;
+pub mod pass;
 mod to_hip;
 pub mod views;
 
 pub use check::check_plan;
 pub use explain::Explain;
 pub use fuse::{Cost, FuseReport, can_write_in_place, fuse};
+pub use outline::outline;
+pub use pass::{Hooks, Lowered, compile};
 pub use plan::{Plan, plan};
 pub use program::host_program;
 pub use to_hip::{Options, to_hip};

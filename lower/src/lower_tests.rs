@@ -5,9 +5,7 @@ use ir::attrs::Attr;
 use ir::consts::Const;
 use ir::graph::{Graph, RegionId, Value};
 use ir::hip::{Hip, HipOp};
-use ir::op::RefCtx;
 use ir::{Module, Onnx, Origin, Registry, Type};
-use rustc_hash::FxHashMap;
 use tensor::{DType, DimId, Tensor, dims};
 
 /// Builds graphs of one module.
@@ -88,63 +86,6 @@ impl Builder {
     }
 }
 
-/// Runs a graph without bodies by reference functions.
-fn reference(m: &Module<Onnx>, r: RegionId, inputs: &[Tensor]) -> Vec<Tensor> {
-    let g = &m.graphs[r];
-    let mut at: FxHashMap<Value, Tensor> = g.inputs.iter().copied().zip(inputs.iter().cloned()).collect();
-    let get = |at: &FxHashMap<Value, Tensor>, v: Value| match g.as_const(v) {
-        Some(c) => m.consts[c].read().unwrap(),
-        None => at[&v].clone(),
-    };
-    for &n in &g.order {
-        let node = &g.nodes[n];
-        let def = &m.registry[node.op];
-        let ins: Vec<Option<Tensor>> = node.ins.iter().map(|v| v.map(|v| get(&at, v))).collect();
-        let outs = match def.reference {
-            Some(f) => {
-                let cx =
-                    RefCtx { def, attrs: &m.attrs[node.attrs], consts: &m.consts, ins: &ins, n_outs: node.outs.len() };
-                f(&cx).unwrap_or_else(|e| panic!("{}: {e}", node.origin))
-            }
-            None => control(m, node, ins),
-        };
-        at.extend(node.outs.iter().copied().zip(outs));
-    }
-    g.outputs.iter().map(|&v| get(&at, v)).collect()
-}
-
-fn control(m: &Module<Onnx>, node: &ir::NodeData<Onnx>, ins: Vec<Option<Tensor>>) -> Vec<Tensor> {
-    let n_caps = node.n_captures as usize;
-    let caps: Vec<Tensor> = ins[ins.len() - n_caps..].iter().cloned().flatten().collect();
-    let truth = |t: &Tensor| t.view().i64_at(0) != 0;
-    if m.registry[node.op].name == "If" {
-        let taken = node.regions[usize::from(!truth(ins[0].as_ref().unwrap()))];
-        return reference(m, taken, &caps);
-    }
-    let trips = ins[0].as_ref().map_or(i64::MAX, |t| t.view().i64_at(0));
-    let mut go = ins[1].as_ref().is_none_or(truth);
-    let mut carried: Vec<Tensor> = ins[2..ins.len() - n_caps].iter().cloned().flatten().collect();
-    let mut scans: Vec<Vec<Tensor>> = vec![vec![]; node.outs.len() - carried.len()];
-    let mut i = 0;
-    while go && i < trips {
-        let mut params = vec![Tensor::from_i64(&[], &[i]), Tensor::from_bool(&[], &[go])];
-        params.extend(carried.iter().chain(&caps).cloned());
-        let mut outs = reference(m, node.regions[0], &params);
-        go = truth(&outs[0]);
-        let rest = outs.split_off(1 + carried.len());
-        carried = outs.split_off(1);
-        scans.iter_mut().zip(rest).for_each(|(s, t)| s.push(t));
-        i += 1;
-    }
-    for s in scans {
-        let mut shape = vec![s.len()];
-        shape.extend(s.first().expect("at least one iteration").shape());
-        let bytes: Vec<u8> = s.iter().flat_map(|t| t.bytes().to_vec()).collect();
-        carried.push(Tensor::new(s[0].dtype(), &shape, bytes.into()).unwrap());
-    }
-    carried
-}
-
 fn close(a: &Tensor, b: &Tensor) -> bool {
     let (x, y) = (a.to_f64_vec(), b.to_f64_vec());
     let top = x.iter().filter(|v| v.is_finite()).fold(1e-3f64, |m, v| m.max(v.abs()));
@@ -160,8 +101,19 @@ pub(crate) fn check(b: Builder, inputs: &[&[Tensor]]) -> (Module<Hip>, Module<Hi
     let (hip, _) = to_hip(&m, &info, &Options::default()).unwrap_or_else(|e| panic!("{e}"));
     let mut fused = hip.clone();
     let report = crate::fuse(&mut fused);
+    let programs = [hip.clone(), fused.clone()].map(|mut h| {
+        let plan = crate::plan(&mut h).unwrap_or_else(|e| panic!("{e}\n{}", dump(&h)));
+        let p = crate::host_program(&mut h, &plan).unwrap_or_else(|e| panic!("{e}\n{}", dump(&h)));
+        (h, p)
+    });
     for ins in inputs {
-        let want = reference(&m, m.main, ins);
+        let want = ir::interp::run(&m, ins).unwrap_or_else(|e| panic!("{e}"));
+        for (h, p) in &programs {
+            let (got, _) = crate::host_interp::run(p, h, ins).unwrap_or_else(|e| panic!("{e}\n{}\n{p}", dump(h)));
+            for (i, (a, b)) in want.iter().zip(&got).enumerate() {
+                assert!(close(a, b), "program, output {i}: {a:?} but {b:?}\n{}\n{p}", dump(h));
+            }
+        }
         for (name, h) in [("unfused", &hip), ("fused", &fused)] {
             let got = hip_interp::run(h, ins).unwrap_or_else(|e| panic!("{name}: {e}\n{}", dump(h)));
             for (i, (a, b)) in want.iter().zip(&got).enumerate() {
@@ -175,22 +127,7 @@ pub(crate) fn check(b: Builder, inputs: &[&[Tensor]]) -> (Module<Hip>, Module<Hi
 }
 
 pub(crate) fn dump(m: &Module<Hip>) -> String {
-    let mut out = String::new();
-    for (r, g) in m.graphs.iter() {
-        out += &format!("{r} inputs {:?} outputs {:?}\n", g.inputs, g.outputs);
-        for &n in &g.order {
-            let node = &g.nodes[n];
-            let ty = |v: &Value| {
-                let t = &g.values[*v].ty;
-                let s = |x: &[DimId]| x.iter().map(|&d| m.dims.display(d).to_string()).collect::<Vec<_>>().join(",");
-                format!("{v}:{}[{}]({}) {:?}", t.dtype, s(&t.shape), s(&t.strides), t.space)
-            };
-            let ins: Vec<String> = node.ins.iter().map(|v| v.as_ref().map_or("-".into(), ty)).collect();
-            let outs: Vec<String> = node.outs.iter().map(ty).collect();
-            out += &format!("  {outs:?} = {:?} {ins:?}\n", node.op);
-        }
-    }
-    out
+    ir::text::print_hip(m)
 }
 
 /// How many ops of the main graph satisfy `f`.
@@ -345,4 +282,173 @@ fn elements_read_by_the_host_become_extents() {
     b.output(y);
     let (plain, ..) = check(b, &[&[seq(&[4]), Tensor::from_i64(&[2], &[3, 2])]]);
     assert_eq!(count(&plain, |o| matches!(o, HipOp::Readback { .. })), 2);
+}
+
+#[test]
+fn rows_get_prologues_and_epilogues() {
+    let mut b = Builder::new();
+    let x = b.input(DType::F32, &["n", "s", "8"]);
+    let mask = b.input(DType::F32, &["n", "1", "8"]);
+    let k = b.konst(&Tensor::from_f32(&[], &[0.125]));
+    let t = b.op("Mul", &[], &[x, k]);
+    let t = b.op("Add", &[], &[t, mask]);
+    let t = b.op("Softmax", &[("axis", Attr::Int(-1))], &[t]);
+    let y = b.op("Sqrt", &[], &[t]);
+    b.output(y);
+    let (plain, fused, _) = check(b, &[&[seq(&[2, 3, 8]), seq(&[2, 1, 8])]]);
+    assert_eq!((launches(&plain), launches(&fused)), (4, 1));
+}
+
+#[test]
+fn a_norm_written_out_becomes_one_nest_with_its_residual() {
+    let mut b = Builder::new();
+    let x = b.input(DType::F32, &["n", "s", "8"]);
+    let r = b.input(DType::F32, &["n", "s", "8"]);
+    let axes = b.ints(&[-1]);
+    let h = b.op("Add", &[], &[x, r]);
+    let mean = b.op("ReduceMean", &[], &[h, axes]);
+    let d = b.op("Sub", &[], &[h, mean]);
+    let sq = b.op("Mul", &[], &[d, d]);
+    let var = b.op("ReduceMean", &[], &[sq, axes]);
+    let eps = b.konst(&Tensor::from_f32(&[], &[1e-5]));
+    let e = b.op("Add", &[], &[var, eps]);
+    let s = b.op("Sqrt", &[], &[e]);
+    let y = b.op("Div", &[], &[d, s]);
+    let z = b.op("Add", &[], &[h, y]);
+    b.output(y);
+    b.output(z);
+    let (_, fused, _) = check(b, &[&[seq(&[2, 3, 8]), seq(&[2, 3, 8])]]);
+    assert!(launches(&fused) <= 5, "{}", dump(&fused));
+}
+
+fn branchy(shapes_differ: bool) -> Builder {
+    let mut b = Builder::new();
+    let x = b.input(DType::F32, &["n", "4"]);
+    let c = b.input(DType::Bool, &[]);
+    let k = b.konst(&seq(&[4]));
+    let t = b.op("Relu", &[], &[x]);
+    let then = b.region(|b| {
+        let (p, q) = (b.input(DType::F32, &["n", "4"]), b.input(DType::F32, &["4"]));
+        let y = b.op("Add", &[], &[p, q]);
+        b.output(y);
+        b.output(p);
+    });
+    let els = b.region(|b| {
+        let (p, _) = (b.input(DType::F32, &["n", "4"]), b.input(DType::F32, &["4"]));
+        let y = b.op("Neg", &[], &[p]);
+        let y = if shapes_differ { b.op("Concat", &[("axis", Attr::Int(0))], &[y, p]) } else { y };
+        b.output(y);
+        b.output(y);
+    });
+    let outs = b.control("If", &[Some(c)], &[t, k], &[then, els], 2);
+    let y = b.op("Abs", &[], &[outs[0]]);
+    b.output(y);
+    b.output(outs[1]);
+    b
+}
+
+#[test]
+fn branches_write_results_of_their_own() {
+    for differ in [false, true] {
+        for c in [false, true] {
+            check(branchy(differ), &[&[seq(&[3, 4]), Tensor::from_bool(&[], &[c])]]);
+        }
+    }
+}
+
+#[test]
+fn loops_carry_values_whose_shape_may_change() {
+    for grows in [false, true] {
+        let mut b = Builder::new();
+        let x = b.input(DType::F32, &["n"]);
+        let m = b.input(DType::I64, &[]);
+        let body = b.region(|b| {
+            let i = b.input(DType::I64, &[]);
+            let c = b.input(DType::Bool, &[]);
+            let v = b.input(DType::F32, &["n"]);
+            let w = b.input(DType::F32, &["n"]);
+            let f = b.op("Cast", &[("to", Attr::Int(1))], &[i]);
+            let s = b.op("Add", &[], &[v, f]);
+            let next =
+                if grows { b.op("Concat", &[("axis", Attr::Int(0))], &[s, w]) } else { b.op("Mul", &[], &[s, w]) };
+            let e = b.op("Mul", &[], &[w, f]);
+            b.output(c);
+            b.output(next);
+            b.output(e);
+        });
+        let truth = b.konst(&Tensor::from_bool(&[], &[true]));
+        let outs = b.control("Loop", &[Some(m), Some(truth), Some(x)], &[x], &[body], 2);
+        let y = b.op("Neg", &[], &[outs[0]]);
+        b.output(y);
+        b.output(outs[1]);
+        check(b, &[&[seq(&[3]), Tensor::from_i64(&[], &[4])]]);
+    }
+}
+
+#[test]
+fn a_loop_runs_until_its_condition_is_false() {
+    let mut b = Builder::new();
+    let x = b.input(DType::F32, &["2"]);
+    let limit = b.konst(&Tensor::from_f32(&[], &[40.0]));
+    let two = b.konst(&Tensor::from_f32(&[], &[2.0]));
+    let body = b.region(|b| {
+        b.input(DType::I64, &[]);
+        b.input(DType::Bool, &[]);
+        // The two values change places: all outputs are complete before the first is copied.
+        let (p, q) = (b.input(DType::F32, &["2"]), b.input(DType::F32, &["2"]));
+        let (limit, two) = (b.input(DType::F32, &[]), b.input(DType::F32, &[]));
+        let d = b.op("Mul", &[], &[p, two]);
+        let top = b.op("ReduceMax", &[("keepdims", Attr::Int(0))], &[d]);
+        let go = b.op("Less", &[], &[top, limit]);
+        b.output(go);
+        b.output(q);
+        b.output(d);
+    });
+    let one = b.konst(&Tensor::from_f32(&[2], &[1.0, 1.5]));
+    let outs = b.control("Loop", &[None, None, Some(x), Some(one)], &[limit, two], &[body], 2);
+    b.output(outs[0]);
+    b.output(outs[1]);
+    check(b, &[&[Tensor::from_f32(&[2], &[3.0, 1.0])], &[Tensor::from_f32(&[2], &[300.0, 1.0])]]);
+}
+
+#[test]
+fn passes_are_named_counted_and_left_out() {
+    use crate::pass::{self, Hooks, Slot, Unit};
+    let build = || {
+        let mut b = Builder::new();
+        let x = b.input(DType::F32, &["n", "4"]);
+        let t = b.op("Relu", &[], &[x]);
+        let y = b.op("Neg", &[], &[t]);
+        b.output(y);
+        b.m
+    };
+    let mut o = pass::Options::default();
+    o.disable = vec!["fuze".into()];
+    let e = pass::run(Unit::from_onnx(build()), &o, &mut Hooks::new()).unwrap_err();
+    assert!(e.to_string().contains("known passes: infer, refine, rewrite"), "{e}");
+    o.disable = vec!["plan".into()];
+    let e = pass::run(Unit::from_onnx(build()), &o, &mut Hooks::new()).unwrap_err();
+    assert!(e.to_string().contains("required"), "{e}");
+    o.disable.clear();
+    o.bisect = Some(2);
+    let u = pass::run(Unit::from_onnx(build()), &o, &mut Hooks::new()).unwrap();
+    assert_eq!(u.fuse, FuseReport::default());
+    o.bisect = None;
+    o.stop_after = Some("to-hip".into());
+    let u = pass::run(Unit::from_onnx(build()), &o, &mut Hooks::new()).unwrap();
+    assert!(u.hip.is_some() && u.plan.is_none());
+    o.stop_after = None;
+    let (tx, rx) = std::sync::mpsc::channel();
+    let mut hooks = Hooks::new();
+    for s in Slot::ALL {
+        let tx = tx.clone();
+        hooks.add(s, move |_| {
+            tx.send(s).map_err(|e| tensor::Diagnostic::new(tensor::ErrorKind::Internal, e.to_string()))
+        });
+    }
+    let lowered = crate::compile(build(), &o, &mut hooks).unwrap();
+    assert_eq!(rx.try_iter().collect::<Vec<_>>(), Slot::ALL[..6]);
+    assert_eq!(launches(&lowered.hip), 1);
+    // Every fact that a pass needs was given by one before it.
+    assert!(pass::render().contains("| `fuse` | optional | buffers |"));
 }
