@@ -1,4 +1,5 @@
 //! GB/s of generated kernels beside a copy of the same number of bytes, one thread, and how long compiling them took.
+//! Arguments: the tier, then `ir` or `asm` to see the code instead.
 
 use codegen::{CpuTarget, Options, compile, jit};
 use ir::nest::{Access, Axis, BinOp, Combiner, Coord, Expr, ExprId, Nest, NestOperand, Phase, Reduction, Term, UnOp};
@@ -167,7 +168,7 @@ fn best(mut f: impl FnMut()) -> f64 {
         f();
         t.elapsed().as_secs_f64()
     };
-    (0..9).map(|_| once(&mut f)).fold(f64::MAX, f64::min)
+    (0..40).map(|_| once(&mut f)).fold(f64::MAX, f64::min)
 }
 
 fn main() {
@@ -198,12 +199,14 @@ fn main() {
     let funcs = vec![Func { name: "run".into(), body }];
     let program = HostProgram { funcs, n_regs: 1, kernels: defs, ..HostProgram::default() };
     let mut options = Options::new(CpuTarget::tier(&tier).unwrap());
-    options.want_asm = std::env::args().nth(2).is_some();
+    let show = std::env::args().nth(2);
+    options.want_asm = show.as_deref() == Some("asm");
+    options.want_ir = show.as_deref() == Some("ir");
     let t = Instant::now();
     let compiled = compile(&program, &options, b"").unwrap();
     println!("{} kernels compiled for {tier} in {:.1} ms", names.len(), t.elapsed().as_secs_f64() * 1e3);
-    if let Some(asm) = compiled.asm {
-        println!("{asm}");
+    if let Some(text) = compiled.asm.or(compiled.ir) {
+        println!("{text}");
         return;
     }
     let code = jit::load(&compiled.object).unwrap();
@@ -231,12 +234,13 @@ fn main() {
         assert_eq!((code.run())(std::ptr::null_mut(), frame.as_mut_ptr()), 0);
     }
     let kernels = KERNELS.with(|k| k.borrow().clone());
-    for n in [16usize << 10, 1 << 20, 16 << 20] {
+    for n in [16usize << 10, 256 << 10, 8 << 20] {
         let m = n / 1024;
         let buffers: Vec<Vec<f32>> =
             (0..4).map(|b| (0..n).map(|i| ((i * 7 + b) % 1000) as f32 * 0.004 - 2.0).collect()).collect();
         let mut out = vec![0f32; n];
-        let reps = (1 << 22) / n + 1;
+        // Short measurements, the best of many: the machine may be busy.
+        let reps = (1 << 17) / n + 1;
         let copied = best(|| {
             for _ in 0..reps {
                 out.copy_from_slice(std::hint::black_box(&buffers[0]));

@@ -1,7 +1,9 @@
 //! A loop nest becomes one function of the kernel signature: `i32 name(ptr ctx, ptr args, i64 begin, i64 end)`.
 //!
 //! Without `inner` the last outer axis is the vector loop, and `begin..end` is cut into rows of it. With `inner` there is one loop over
-//! points, and each phase is a loop nest over `inner` whose last axis is the vector loop. The loops are plain scalar loops with what
+//! points, and each phase is a loop nest over `inner` whose last axis is the vector loop. Where elements lie contiguous along the last
+//! outer axis and not along `inner` (a reduction of columns), the order changes: blocks of outer points, `inner`, points of a block,
+//! with the reductions of a block in a small array. The loops are plain scalar loops with what
 //! does not vary hoisted in front of them; LLVM's vectoriser widens them. Store loops carry parallel-access metadata: every point
 //! touches what is its own, so no run-time overlap check is needed even when a kernel works in place.
 //!
@@ -13,6 +15,7 @@ use crate::scalar::{self, Val, Why, value_type};
 use inkwell::IntPredicate as IP;
 use inkwell::attributes::AttributeLoc;
 use inkwell::module::Linkage;
+use inkwell::types::BasicType;
 use inkwell::values::{BasicValue, FunctionValue, InstructionValue, MetadataValue, PointerValue};
 use ir::nest::{Access, Axis, Combiner, Expr, ExprId, Nest, Phase, Term};
 use lower::host::{DimSource, KernelDef};
@@ -22,6 +25,8 @@ use tensor::{DType, Diagnostic, DimId, Entity, ErrorKind, Result};
 /// How deep in the loops a value is fixed: 0 outside all loops, 1 within a row of outer points, 2 at a point, 3 + k within inner axis k.
 type Level = usize;
 const POINT: Level = 2;
+/// Outer points whose reductions run side by side where elements lie contiguous along the last outer axis.
+const BLOCK: u32 = 128;
 
 /// Checks that the nest of `def` can be emitted: dtypes, operations, references.
 ///
@@ -139,6 +144,11 @@ struct Kernel<'e, 'a, 'c> {
     sites: Vec<(Site, &'e Access)>,
     /// Group of accesses of the vector loop being emitted.
     group: Option<MetadataValue<'c>>,
+    /// Reductions of a block of points: an array for each, of value and (for the arg kinds) position. Empty in the usual order.
+    arrays: Vec<(PointerValue<'c>, Option<PointerValue<'c>>)>,
+    vertical: bool,
+    /// First point of the block.
+    block_start: Option<I<'c>>,
 }
 
 impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
@@ -181,11 +191,15 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
             needed: Vec::new(),
             sites: Vec::new(),
             group: None,
+            arrays: Vec::new(),
+            vertical: false,
+            block_start: None,
         };
+        k.vertical = k.is_vertical();
         for x in &nest.exprs {
             let own = match x {
                 Expr::Index(a) => k.axis_level(*a),
-                Expr::Reduced(_) => POINT,
+                Expr::Reduced(_) => k.point_level(),
                 Expr::Load(a) | Expr::LoadIf { access: a, .. } => access_terms(a)
                     .filter_map(|t| if let Term::Axis(x) = t { Some(k.axis_level(*x)) } else { None })
                     .max()
@@ -201,11 +215,62 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
     fn has_inner(&self) -> bool {
         !self.nest.inner.is_empty()
     }
+    /// Where all outer axes are fixed: in the vertical order that is the innermost loop.
+    fn point_level(&self) -> Level {
+        if self.vertical { POINT + 1 + self.nest.inner.len() } else { POINT }
+    }
+    /// Whether reductions read contiguous elements along the last outer axis and not along the last inner one.
+    fn is_vertical(&self) -> bool {
+        let nest = self.nest;
+        let (Some(o), Some(i)) = (nest.outer.len().checked_sub(1), nest.inner.len().checked_sub(1)) else {
+            return false;
+        };
+        let axis = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let (o, i) = (Axis::Outer(axis(o)), Axis::Inner(axis(i)));
+        let mut mark = vec![false; nest.exprs.len()];
+        for p in &nest.phases {
+            if let Phase::Reduce(rs) = p {
+                rs.iter().for_each(|r| mark[r.value.index()] = true);
+            }
+        }
+        let mut any = false;
+        for x in (0..mark.len()).rev() {
+            if !mark[x] {
+                continue;
+            }
+            children(&nest.exprs[x]).iter().for_each(|c| mark[c.index()] = true);
+            if let Expr::Load(a) | Expr::LoadIf { access: a, .. } = &nest.exprs[x] {
+                let (along, across) = (self.stride(a, o), self.stride(a, i));
+                match (along, across) {
+                    (Some(1), Some(1)) | (Some(0), _) => {}
+                    (Some(1), _) => any = true,
+                    _ => return false,
+                }
+            }
+        }
+        any
+    }
+    /// How far apart in memory two neighbors along an axis are, when that is a constant.
+    fn stride(&self, a: &Access, axis: Axis) -> Option<i64> {
+        let known = |d: DimId| self.dims.get(&d).filter(|v| v.is_const()).and_then(|v| v.get_sign_extended_constant());
+        let strides = &self.nest.operands[usize::from(a.operand)].strides;
+        let mut sum = 0i64;
+        for (c, s) in a.coords.iter().zip(strides) {
+            for (t, k) in &c.terms {
+                match t {
+                    Term::Axis(x) if *x == axis => sum = sum.checked_add(known(*k)?.checked_mul(known(*s)?)?)?,
+                    Term::Axis(_) => {}
+                    Term::Expr(_) => return None,
+                }
+            }
+        }
+        Some(sum)
+    }
     fn axis_level(&self, a: Axis) -> Level {
         match a {
             // Within a row all outer axes but the last are fixed.
-            Axis::Outer(i) if !self.has_inner() && usize::from(i) + 1 < self.nest.outer.len() => 1,
-            Axis::Outer(_) => POINT,
+            Axis::Outer(i) if (self.vertical || !self.has_inner()) && usize::from(i) + 1 < self.nest.outer.len() => 1,
+            Axis::Outer(_) => self.point_level(),
             Axis::Inner(i) => POINT + 1 + usize::from(i),
         }
     }
@@ -232,12 +297,26 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
     /// Emits the loops.
     fn body(&mut self, f: FunctionValue<'c>) -> Why<()> {
         let e = self.e;
+        if self.vertical {
+            for p in &self.nest.phases {
+                let Phase::Reduce(rs) = p else { continue };
+                for r in rs {
+                    let value = e.alloca(value_type(e, self.nest.expr_dtype(r.value)).array_type(BLOCK), "acc");
+                    let arg = matches!(r.combiner, Combiner::ArgMax | Combiner::ArgMin);
+                    self.arrays.push((value, arg.then(|| e.alloca(e.i64().array_type(BLOCK), "at"))));
+                }
+            }
+        }
         let (work, exit) = (e.block("work"), e.block("exit"));
         e.cond_br(e.icmp(IP::SLT, self.begin, self.end), work, exit);
         e.at(exit);
         e.ret(&e.i32().const_zero());
         e.at(work);
-        if self.has_inner() { self.points(exit) } else { self.rows(exit) }?;
+        match () {
+            _ if self.vertical => self.blocks(exit),
+            _ if self.has_inner() => self.points(exit),
+            _ => self.rows(exit),
+        }?;
         debug_assert!(f.verify(true), "the emitter made a function that LLVM refuses");
         Ok(())
     }
@@ -304,13 +383,27 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
             e.br(exit);
             return Ok(());
         };
+        self.each_row(*last, fixed, exit, &mut |k, from, to| {
+            k.hoist(1)?;
+            k.vector_loop(from, to, &stores, Some(fixed.len()))
+        })
+    }
+
+    /// Cuts `begin..end` into rows of the last outer axis; `body` gets the part of the row and has the other outer axes set.
+    fn each_row(
+        &mut self,
+        last: DimId,
+        fixed: &[DimId],
+        exit: inkwell::basic_block::BasicBlock<'c>,
+        body: &mut dyn FnMut(&mut Self, I<'c>, I<'c>) -> Why<()>,
+    ) -> Why<()> {
+        let e = self.e;
         if fixed.is_empty() {
-            self.hoist(1)?;
-            self.vector_loop(self.begin, self.end, &stores, Some(0))?;
+            body(self, self.begin, self.end)?;
             e.br(exit);
             return Ok(());
         }
-        let width = self.dim(*last)?;
+        let width = self.dim(last)?;
         let first_row = e.udiv_raw(self.begin, width);
         let first_col = e.urem_raw(self.begin, width);
         let idx0 = self.decode(first_row, fixed)?;
@@ -326,8 +419,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         }
         let stop = e.add(cv, e.sub(self.end, pv));
         let stop = e.isel(e.icmp(IP::SLT, stop, width), stop, width);
-        self.hoist(1)?;
-        self.vector_loop(cv, stop, &stores, Some(fixed.len()))?;
+        body(self, cv, stop)?;
         let p1 = e.add(pv, e.sub(stop, cv));
         let idx1 = self.advance(&iv, fixed)?;
         let back = e.here();
@@ -336,6 +428,142 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         c.add_incoming(&[(&first_col, from), (&e.c64(0), back)]);
         for (k, x) in idx.iter().enumerate() {
             x.add_incoming(&[(&idx0[k], from), (&idx1[k], back)]);
+        }
+        Ok(())
+    }
+
+    /// Whether there is any inner point; nothing in front of the inner loops may read before that is known.
+    fn some_inner(&self) -> Why<I<'c>> {
+        let e = self.e;
+        let yes = e.i1().const_int(1, false);
+        let mut some = yes;
+        for d in &self.nest.inner {
+            let positive = e.icmp(IP::SGT, self.dim(*d)?, e.c64(0));
+            if !(positive.is_const() && positive.get_zero_extended_constant() == Some(1)) {
+                some = if some == yes { positive } else { e.and(some, positive) };
+            }
+        }
+        Ok(some)
+    }
+
+    /// The vertical order.
+    fn blocks(&mut self, exit: inkwell::basic_block::BasicBlock<'c>) -> Why<()> {
+        let e = self.e;
+        let nest = self.nest;
+        let Some((last, fixed)) = nest.outer.split_last() else { return Err("no outer axis".into()) };
+        let column = fixed.len();
+        let some = self.some_inner()?;
+        self.each_row(*last, fixed, exit, &mut |k, from, to| {
+            let (pre, head) = (e.here(), e.block("block"));
+            e.br(head);
+            e.at(head);
+            let start = e.phi(e.i64(), "block");
+            let sv = start.as_basic_value().into_int_value();
+            let next = e.nsw_add(sv, e.c64(i64::from(BLOCK)));
+            let stop = e.isel(e.icmp(IP::SLT, next, to), next, to);
+            k.block_start = Some(sv);
+            let mut first = 0;
+            for phase in &nest.phases {
+                match phase {
+                    Phase::Reduce(rs) => {
+                        k.begin_phase(rs.iter().map(|r| r.value).collect(), std::iter::empty());
+                        k.columns(column, sv, stop, Some(k.distinct_node()), &mut |k| {
+                            for (i, r) in rs.iter().enumerate() {
+                                let start = k.identity(r.combiner, nest.expr_dtype(r.value))?;
+                                k.put_array(first + i, &start)?;
+                            }
+                            Ok(())
+                        })?;
+                        k.guarded(some, vec![], |k| {
+                            k.inner_loops(0, vec![], false, None, &mut |k, _| {
+                                k.columns(column, sv, stop, Some(k.distinct_node()), &mut |k| {
+                                    k.hoist(Level::MAX)?;
+                                    for (i, r) in rs.iter().enumerate() {
+                                        let d = nest.expr_dtype(r.value);
+                                        let acc = k.get_array(first + i, d)?;
+                                        let v = k.combine(r.combiner, d, &acc, k.value(r.value)?)?;
+                                        k.put_array(first + i, &v)?;
+                                    }
+                                    Ok(())
+                                })?;
+                                Ok(vec![])
+                            })
+                        })?;
+                        first += rs.len();
+                    }
+                    Phase::Store { over_inner, stores } => {
+                        k.begin_phase(stores.iter().map(|s| s.1).collect(), stores.iter().map(|s| &s.0));
+                        let stores: Vec<_> = stores.iter().collect();
+                        let group = k.independent(&stores, k.point_level());
+                        if *over_inner {
+                            k.guarded(some, vec![], |k| {
+                                k.inner_loops(0, vec![], true, None, &mut |k, _| {
+                                    k.columns(column, sv, stop, group, &mut |k| {
+                                        k.hoist(Level::MAX)?;
+                                        k.store_all(&stores)
+                                    })?;
+                                    Ok(vec![])
+                                })
+                            })?;
+                        } else {
+                            k.hoist(1)?;
+                            k.columns(column, sv, stop, group, &mut |k| {
+                                k.hoist(Level::MAX)?;
+                                k.store_all(&stores)
+                            })?;
+                        }
+                    }
+                }
+            }
+            let (back, after) = (e.here(), e.block("blocks_done"));
+            e.cond_br(e.icmp(IP::SLT, next, to), head, after);
+            start.add_incoming(&[(&from, pre), (&next, back)]);
+            e.at(after);
+            Ok(())
+        })
+    }
+    /// A vector loop over the points of a block.
+    fn columns(
+        &mut self,
+        axis: usize,
+        from: I<'c>,
+        to: I<'c>,
+        group: Option<MetadataValue<'c>>,
+        body: &mut dyn FnMut(&mut Self) -> Why<()>,
+    ) -> Why<()> {
+        self.looped(from, to, &[], group, |k, i, _| {
+            k.outer[axis] = Some(i);
+            body(k)?;
+            Ok(vec![])
+        })?;
+        Ok(())
+    }
+    /// Position of the current point in its block.
+    fn in_block(&self) -> Why<I<'c>> {
+        let at = self.outer.last().copied().flatten().zip(self.block_start);
+        let (point, start) = at.ok_or("a reduction is used outside its block")?;
+        Ok(self.e.sub(point, start))
+    }
+    fn read_array(&self, p: PointerValue<'c>, d: DType) -> Why<Val<'c>> {
+        let t = value_type(self.e, d);
+        let v = self.e.load(t, self.e.gep(t, p, self.in_block()?));
+        self.mark(v.as_instruction_value());
+        Ok(v)
+    }
+    fn get_array(&self, i: usize, d: DType) -> Why<Vec<Val<'c>>> {
+        let (value, at) = self.arrays[i];
+        let mut out = vec![self.read_array(value, d)?];
+        if let Some(p) = at {
+            out.push(self.read_array(p, DType::I64)?);
+        }
+        Ok(out)
+    }
+    fn put_array(&self, i: usize, v: &[Val<'c>]) -> Why<()> {
+        let (value, at) = self.arrays[i];
+        let j = self.in_block()?;
+        for (p, v) in [Some(value), at].into_iter().flatten().zip(v) {
+            let s = self.e.store(self.e.gep(v.get_type(), p, j), *v);
+            self.mark(Some(s));
         }
         Ok(())
     }
@@ -356,17 +584,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
     fn points(&mut self, exit: inkwell::basic_block::BasicBlock<'c>) -> Why<()> {
         let e = self.e;
         let nest = self.nest;
-        // Whether there is any inner point; nothing in front of the inner loops may read before that is known.
-        let mut some = e.i1().const_int(1, false);
-        for d in &nest.inner {
-            let n = self.dim(*d)?;
-            let positive = e.icmp(IP::SGT, n, e.c64(0));
-            some = if positive.is_const() && positive.get_zero_extended_constant() == Some(1) {
-                some
-            } else {
-                e.and(some, positive)
-            };
-        }
+        let some = self.some_inner()?;
         let idx0 = self.decode(self.begin, &nest.outer)?;
         let (from, head) = (e.here(), e.block("point"));
         e.br(head);
@@ -707,6 +925,11 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
                 phi.add_incoming(&[(&o as &dyn BasicValue<'c>, from), (&v as &dyn BasicValue<'c>, end)]);
                 phi.as_basic_value()
             }
+            Expr::Reduced(i) if self.vertical => {
+                let i = usize::from(*i);
+                let (value, at) = *self.arrays.get(i).ok_or_else(|| format!("reduction {i} does not exist"))?;
+                self.read_array(at.unwrap_or(value), nest.expr_dtype(x))?
+            }
             Expr::Reduced(i) => {
                 let v = self.reduced.get(usize::from(*i)).copied().flatten();
                 v.ok_or_else(|| format!("reduction {i} is used before it is computed"))?
@@ -782,6 +1005,10 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         use ir::nest::BinOp;
         let e = self.e;
         Ok(match c {
+            // Side by side each point adds in order.
+            Combiner::Sum if d.is_float() && self.vertical => {
+                vec![e.fadd(acc[0].into_float_value(), v.into_float_value()).into()]
+            }
             Combiner::Sum if d.is_float() => {
                 vec![e.fadd_reassoc(acc[0].into_float_value(), v.into_float_value()).into()]
             }

@@ -86,8 +86,22 @@ impl Loaded {
         let nodes = vec![None; defs.len()];
         let target = CpuTarget::tier(tier)?;
         let orc = Orc::new().unwrap();
-        for (i, (d, n)) in defs.chunks(16).zip(nodes.chunks(16)).enumerate() {
-            let k = object::kernels(&format!("test{i}"), d, n, &target, OptLevel::Full, false)?;
+        let chunks: Vec<_> = defs.chunks(16).zip(nodes.chunks(16)).collect();
+        let built = std::thread::scope(|s| {
+            let work = |i: usize| {
+                let (chunks, target) = (&chunks, &target);
+                s.spawn(move || {
+                    let mine = chunks.iter().enumerate().skip(i).step_by(2);
+                    let build = |(i, (d, n)): (usize, &(&[KernelDef], &[Option<String>]))| {
+                        object::kernels(&format!("test{i}"), d, n, target, OptLevel::Full, false)
+                    };
+                    mine.map(build).collect::<Vec<_>>()
+                })
+            };
+            let both = [work(0), work(1)];
+            both.into_iter().flat_map(|t| t.join().unwrap()).collect::<tensor::Result<Vec<_>>>()
+        })?;
+        for k in built {
             let parsed = crate::elf::Object::parse(&k.object).unwrap();
             assert_eq!(crate::elf::undefined(&[parsed]), Vec::<String>::new(), "library calls on {tier}");
             orc.add(&k.object).unwrap();

@@ -149,7 +149,8 @@ const ALL: &[UnOp] = &[
 fn bound_f32(op: UnOp) -> f64 {
     match op {
         UnOp::Exp | UnOp::Log | UnOp::Sin | UnOp::Cos => 2.0,
-        UnOp::Tanh | UnOp::Erf => 4.0,
+        UnOp::Tanh => 3.0,
+        UnOp::Erf => 6.0,
         UnOp::Floor | UnOp::Ceil | UnOp::RoundEven | UnOp::Trunc => 0.0,
         _ => 0.51,
     }
