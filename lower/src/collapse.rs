@@ -72,7 +72,7 @@ fn remove_axis(nest: &mut Nest, gone: Axis) {
 }
 
 /// Removes iteration axes of extent 1.
-fn drop_ones(dims: &mut DimPool, nest: &Nest) -> Nest {
+pub(crate) fn drop_ones(dims: &DimPool, nest: &Nest) -> Nest {
     let zero = Expr::Int(0, tensor::DType::I64);
     let one = |dims: &DimPool, d| dims.as_const(d) == Some(1);
     let (outer, inner) = (nest.outer.clone(), nest.inner.clone());

@@ -159,6 +159,7 @@ pub fn fuse(m: &mut Module<Hip>) -> FuseReport {
     let mut report = FuseReport::default();
     let eq = Equalities::new(&m.guards);
     for r in m.graphs.keys() {
+        drop_ones(m, r);
         Fuse::new(m, &eq, r).run(&mut report);
         dead::remove_dead(m, r);
     }
@@ -166,6 +167,17 @@ pub fn fuse(m: &mut Module<Hip>) -> FuseReport {
         collapse_region(m, &eq, r, &mut report);
     }
     report
+}
+
+/// Removes iteration axes of extent 1, so that rows compare equal whether or not a reduction kept its axis.
+fn drop_ones(m: &mut Module<Hip>, r: RegionId) {
+    for n in m.graphs[r].order.clone() {
+        let HipOp::Launch(nest) = &m.graphs[r].nodes[n].op else { continue };
+        if nest.outer.iter().chain(&nest.inner).any(|&d| m.dims.as_const(d) == Some(1)) {
+            let new = collapse::drop_ones(&m.dims, nest);
+            m.graphs[r].nodes[n].op = HipOp::Launch(Arc::new(new));
+        }
+    }
 }
 
 /// A value as a view of its root.
@@ -278,8 +290,8 @@ impl<'a> Fuse<'a> {
         let n_reads = nest.operands.iter().filter(|o| !o.written).count();
         for k in 0..n_reads {
             let Some(v) = self.node(c).ins[k] else { continue };
-            let Some(p) = self.producer(v, c) else { continue };
-            if self.inline(c, k, v, p) {
+            let Some((p, private)) = self.producer(v, c) else { continue };
+            if private && self.inline(c, k, v, p) {
                 report.inlined += 1;
                 return true;
             }
@@ -291,16 +303,18 @@ impl<'a> Fuse<'a> {
         false
     }
 
-    /// The nest that alone writes the buffer behind `v`, a buffer that nothing outside this region's nests can see.
-    fn producer(&self, v: Value, c: Node) -> Option<Node> {
+    /// The nest that alone writes the buffer behind `v`, and whether nothing outside this region's nests can see the buffer.
+    fn producer(&self, v: Value, c: Node) -> Option<(Node, bool)> {
         let b = self.root[v.index()];
         let g = &self.m.graphs[self.r];
         let Def::Node(n, _) = g.values[b].def else { return None };
-        if g.nodes[n].op != HipOp::Alloc || g.outputs.iter().any(|o| self.root[o.index()] == b) {
-            return None;
-        }
+        let private = match g.nodes[n].op {
+            HipOp::Alloc => !g.outputs.iter().any(|o| self.root[o.index()] == b),
+            HipOp::Output(_) => false,
+            _ => return None,
+        };
         let [p] = self.writers.get(&b)?.as_slice() else { return None };
-        (self.nest(*p).is_some() && *p != c && self.pos[p] < self.pos[&c]).then_some(*p)
+        (self.nest(*p).is_some() && *p != c && self.pos[p] < self.pos[&c]).then_some((*p, private))
     }
 
     /// A value's offset from its root, and its type.

@@ -1,6 +1,6 @@
 //! Merging: two nests over the same rows become one, the phases of the second after those of the first.
 
-use super::{Fuse, cost, repeat, through_memory};
+use super::{Cost, Fuse, cost, repeat, through_memory};
 use crate::collapse;
 use crate::nests;
 use ir::graph::{Node, Value};
@@ -21,50 +21,49 @@ impl Fuse<'_> {
             return false;
         }
         let Some((pn, cn)) = self.align(&pn, &cn) else { return false };
-        // Where the producer stores the buffer.
-        let mut found = None;
-        for (i, ph) in pn.phases.iter().enumerate() {
+        // What the producer stores where, by buffer; each in one place.
+        let mut stored: Vec<(Value, Access, ExprId)> = vec![];
+        for ph in &pn.phases {
             let Phase::Store { stores, .. } = ph else { continue };
             for (a, e) in stores {
-                let w = self.node(p).ins[usize::from(a.operand)];
-                if w.is_some_and(|w| self.root[w.index()] == b) {
-                    if found.is_some() {
-                        return false;
-                    }
-                    found = Some((i, a.clone(), *e));
+                let Some(w) = self.node(p).ins[usize::from(a.operand)] else { return false };
+                let root = self.root[w.index()];
+                if stored.iter().any(|s| s.0 == root) {
+                    return false;
                 }
+                stored.push((root, a.clone(), *e));
             }
         }
-        let Some((_, store, stored)) = found else { return false };
-        let Some(w) = self.node(p).ins[usize::from(store.operand)] else { return false };
-        let seen_p = self.seen(w);
-        let reads: Vec<u16> = (0..cn.operands.len())
-            .filter(|&k| !cn.operands[k].written)
-            .filter(|&k| self.node(c).ins[k].is_some_and(|x| self.root[x.index()] == b))
-            .map(|k| u16::try_from(k).unwrap_or(u16::MAX))
-            .collect();
-        let mut passes = 0;
-        for &k in &reads {
-            let Some(x) = self.node(c).ins[usize::from(k)] else { return false };
-            if self.seen(x) != seen_p {
-                return false;
-            }
-            let same = |a: &Access| a.coords == store.coords;
-            let ok = cn.exprs.iter().all(|e| match e {
-                Expr::Load(a) | Expr::LoadIf { access: a, .. } if a.operand == k => same(a),
+        if stored.iter().all(|s| s.0 != b) {
+            return false;
+        }
+        // Every operand of the consumer that is one of these buffers must be read where the same point has just written it.
+        let mut reads: Vec<(u16, ExprId)> = vec![];
+        let (mut passes, mut price) = (0, Cost::default());
+        for k in (0..cn.operands.len()).filter(|&k| !cn.operands[k].written) {
+            let Some(x) = self.node(c).ins[k] else { return false };
+            let root = self.root[x.index()];
+            let Some((_, store, e)) = stored.iter().find(|s| s.0 == root).cloned() else { continue };
+            let Some(w) = self.node(p).ins[usize::from(store.operand)] else { return false };
+            let k = u16::try_from(k).unwrap_or(u16::MAX);
+            let same = cn.exprs.iter().all(|e| match e {
+                Expr::Load(a) | Expr::LoadIf { access: a, .. } if a.operand == k => a.coords == store.coords,
                 _ => true,
             });
-            if !ok {
+            if self.seen(x) != self.seen(w) || !same {
                 return false;
             }
-            passes += repeat(self.m, &cn, k).passes;
+            passes = passes.max(repeat(self.m, &cn, k).passes);
+            let one = cost(&pn, e);
+            price.ops += one.ops;
+            price.loads += one.loads;
+            reads.push((k, e));
         }
         // The element is computed again in each pass.
-        let price = cost(&pn, stored);
         if passes > 1 && !(price.ops <= 24 && price.loads <= 6) {
             return false;
         }
-        let Some((nest, ins)) = self.merged(&pn, p, &cn, c, &reads, stored) else { return false };
+        let Some((nest, ins)) = self.merged(&pn, p, &cn, c, &reads) else { return false };
         if !Fuse::small(&nest) {
             return false;
         }
@@ -107,8 +106,7 @@ impl Fuse<'_> {
         p: Node,
         cn: &Nest,
         c: Node,
-        reads: &[u16],
-        stored: ExprId,
+        reads: &[(u16, ExprId)],
     ) -> Option<(Nest, Vec<Option<Value>>)> {
         let (p_ins, c_ins) = (self.node(p).ins.clone(), self.node(c).ins.clone());
         let n_p = u16::try_from(pn.phases.iter().map(reductions).sum::<usize>()).ok()?;
@@ -134,28 +132,30 @@ impl Fuse<'_> {
         nests::move_operands(&mut first, &place_p);
         out.exprs = first.exprs;
         out.phases = first.phases;
-        let dtype = cn.operands[usize::from(*reads.first()?)].dtype;
-        if pn.operands.iter().all(|o| !o.written || o.dtype.bits() != dtype.bits()) {
-            return None;
+        // The values that the consumer would have loaded.
+        let mut value: Vec<Option<ExprId>> = vec![None; cn.operands.len()];
+        for &(k, e) in reads {
+            value[usize::from(k)] = Some(through_memory(&mut out, e, cn.operands[usize::from(k)].dtype)?);
         }
-        let value = through_memory(&mut out, stored, dtype)?;
         let live = nests::live(cn);
         let mut map: Vec<Option<ExprId>> = vec![None; cn.exprs.len()];
         for (i, e) in cn.exprs.iter().enumerate().filter(|(i, _)| live[*i]) {
             let e = nests::map_children(e, &mut |x| map[x.index()].unwrap_or(x));
             let new = match e {
-                Expr::Load(a) if reads.contains(&a.operand) => value,
-                Expr::LoadIf { cond, access, other } if reads.contains(&access.operand) => {
-                    out.expr(Expr::Select(cond, value, other))
-                }
-                Expr::Load(mut a) => {
-                    a.operand = place_c[usize::from(a.operand)];
-                    out.expr(Expr::Load(a))
-                }
-                Expr::LoadIf { cond, mut access, other } => {
-                    access.operand = place_c[usize::from(access.operand)];
-                    out.expr(Expr::LoadIf { cond, access, other })
-                }
+                Expr::Load(mut a) => match value[usize::from(a.operand)] {
+                    Some(v) => v,
+                    None => {
+                        a.operand = place_c[usize::from(a.operand)];
+                        out.expr(Expr::Load(a))
+                    }
+                },
+                Expr::LoadIf { cond, mut access, other } => match value[usize::from(access.operand)] {
+                    Some(v) => out.expr(Expr::Select(cond, v, other)),
+                    None => {
+                        access.operand = place_c[usize::from(access.operand)];
+                        out.expr(Expr::LoadIf { cond, access, other })
+                    }
+                },
                 Expr::Reduced(k) => out.expr(Expr::Reduced(k.checked_add(n_p)?)),
                 e => out.expr(e),
             };
