@@ -19,7 +19,7 @@ use ir::attrs::Attrs;
 use ir::graph::{Def, Node, NodeData, Origin, RegionId, Value};
 use ir::hip::{Hip, HipOp, HipType, Layout};
 use ir::nest::{Access, Axis, BinOp, Expr, ExprId, Nest, Phase, Term, UnOp};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use tensor::{DType, DimId, Entity};
 
@@ -239,7 +239,7 @@ impl<'a> Fuse<'a> {
             // Each success may bring new producers into reach.
             while self.nest(c).is_some() && self.step(c, report) {}
         }
-        let gone: Vec<Node> = self.m.graphs[self.r]
+        let gone: FxHashSet<Node> = self.m.graphs[self.r]
             .order
             .iter()
             .copied()
@@ -456,38 +456,4 @@ fn collapse_region(m: &mut Module<Hip>, eq: &Equalities, r: RegionId, report: &m
         order.push(n);
     }
     m.graphs[r].order = order;
-}
-
-/// Whether the buffer of written operand `to` may be the buffer of read operand `from`, whose content is dead afterwards: every
-/// point reads of it only the element that the same point then writes, and reads it no later than it writes.
-pub fn can_write_in_place(nest: &Nest, from: u16, to: u16) -> bool {
-    let (a, b) = (&nest.operands[usize::from(from)], &nest.operands[usize::from(to)]);
-    if a.written || !b.written || a.shape != b.shape || a.strides != b.strides || a.dtype.bits() != b.dtype.bits() {
-        return false;
-    }
-    let mut stored: Option<(usize, &Access)> = None;
-    for (i, p) in nest.phases.iter().enumerate() {
-        if let Phase::Store { stores, .. } = p {
-            for (acc, _) in stores.iter().filter(|(acc, _)| acc.operand == to) {
-                if stored.is_some() {
-                    return false;
-                }
-                stored = Some((i, acc));
-            }
-        }
-    }
-    let Some((at, store)) = stored else { return false };
-    if store.coords.iter().flat_map(|c| &c.terms).any(|(t, _)| matches!(t, Term::Expr(_))) {
-        return false;
-    }
-    for (i, p) in nest.phases.iter().enumerate() {
-        let live = phase_exprs(nest, p);
-        for (e, _) in nest.exprs.iter().zip(&live).filter(|(_, l)| **l) {
-            let (Expr::Load(acc) | Expr::LoadIf { access: acc, .. }) = e else { continue };
-            if acc.operand == from && (i > at || acc.coords != store.coords) {
-                return false;
-            }
-        }
-    }
-    true
 }

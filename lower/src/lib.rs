@@ -41,7 +41,7 @@ pub mod views;
 
 pub use check::check_plan;
 pub use explain::Explain;
-pub use fuse::{Cost, FuseReport, can_write_in_place, fuse};
+pub use fuse::{Cost, FuseReport, fuse};
 pub use outline::outline;
 pub use pass::{Hooks, Lowered, compile};
 pub use plan::{Plan, plan};

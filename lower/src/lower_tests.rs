@@ -101,6 +101,9 @@ pub(crate) fn check(b: Builder, inputs: &[&[Tensor]]) -> (Module<Hip>, Module<Hi
     let (hip, _) = to_hip(&m, &info, &Options::default()).unwrap_or_else(|e| panic!("{e}"));
     let mut fused = hip.clone();
     let report = crate::fuse(&mut fused);
+    for h in [&hip, &fused] {
+        ir::verify::verify_hip(h).unwrap_or_else(|e| panic!("{e}\n{}", dump(h)));
+    }
     let programs = [hip.clone(), fused.clone()].map(|mut h| {
         let plan = crate::plan(&mut h).unwrap_or_else(|e| panic!("{e}\n{}", dump(&h)));
         let p = crate::host_program(&mut h, &plan).unwrap_or_else(|e| panic!("{e}\n{}", dump(&h)));
@@ -451,4 +454,118 @@ fn passes_are_named_counted_and_left_out() {
     assert_eq!(launches(&lowered.hip), 1);
     // Every fact that a pass needs was given by one before it.
     assert!(pass::render().contains("| `fuse` | optional | buffers |"));
+}
+
+/// A small random number generator: the same graphs on every machine.
+struct Dice(u64);
+impl Dice {
+    fn roll(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % n.max(1)
+    }
+}
+
+/// A graph of `n_ops` random ops over one input `[n, 4, 6]`.
+fn random_graph(seed: u64, n_ops: usize) -> Builder {
+    let mut d = Dice(seed.wrapping_mul(977) + 13);
+    d.roll(9);
+    let mut b = Builder::new();
+    let x = b.input(DType::F32, &["n", "4", "6"]);
+    let mut all = vec![x];
+    for _ in 0..n_ops {
+        ir::infer::infer(&mut b.m).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        // Mostly the newest values, so that chains form.
+        let back = d.roll(3).min(all.len() - 1);
+        let v = all[all.len() - 1 - back];
+        let shape: Vec<DimId> = b.m.graph().values[v].ty.shape().unwrap().to_vec();
+        let fixed: Vec<Option<i64>> = shape.iter().map(|&s| b.m.dims.as_const(s)).collect();
+        let rank = shape.len();
+        let n_fixed: i64 = fixed.iter().map(|f| f.unwrap_or(1)).product();
+        let axis = d.roll(rank);
+        let axis_i = i64::try_from(axis).unwrap();
+        let keep = ("keepdims", Attr::Int(1));
+        let new = match d.roll(14) {
+            0 | 1 => {
+                let op = ["Relu", "Neg", "Sigmoid", "Abs"][d.roll(4)];
+                b.op(op, &[], &[v])
+            }
+            2 | 3 => {
+                let op = ["Add", "Mul", "Sub", "Max"][d.roll(4)];
+                let same: Vec<Value> = all
+                    .iter()
+                    .copied()
+                    .filter(|&w| b.m.graph().values[w].ty.shape().is_some_and(|s| s.as_slice() == shape))
+                    .collect();
+                let w = same[d.roll(same.len())];
+                b.op(op, &[], &[v, w])
+            }
+            4 => {
+                let last = fixed.last().copied().flatten().unwrap_or(1);
+                let k = b.konst(&seq(&[usize::try_from(last).unwrap()]));
+                b.op("Add", &[], &[v, k])
+            }
+            5 => {
+                let mut p: Vec<i64> = (0..i64::try_from(rank).unwrap()).collect();
+                for i in (1..rank).rev() {
+                    p.swap(i, d.roll(i + 1));
+                }
+                b.op("Transpose", &[perm(&p)], &[v])
+            }
+            6 if rank >= 2 => {
+                let mut to = vec![0; rank - 2];
+                to.push(-1);
+                let to = b.ints(&to);
+                b.op("Reshape", &[], &[v, to])
+            }
+            7 if fixed[axis].is_some_and(|f| f >= 2) => {
+                let (s, e, st) = [(1, i64::MAX, 1), (-1, i64::MIN + 1, -1), (0, i64::MAX, 2)][d.roll(3)];
+                let (s, e, a, st) = (b.ints(&[s]), b.ints(&[e]), b.ints(&[axis_i]), b.ints(&[st]));
+                b.op("Slice", &[], &[v, s, e, a, st])
+            }
+            8 if n_fixed < 100 => {
+                let w = if d.roll(2) == 0 { v } else { b.op("Neg", &[], &[v]) };
+                b.op("Concat", &[("axis", Attr::Int(axis_i))], &[v, w])
+            }
+            9 => b.op("Softmax", &[("axis", Attr::Int(axis_i))], &[v]),
+            10 => {
+                let op = ["ReduceMean", "ReduceMax", "ReduceSum"][d.roll(3)];
+                let a = b.ints(&[axis_i]);
+                let r = b.op(op, &[keep], &[v, a]);
+                b.op("Sub", &[], &[v, r])
+            }
+            11 if rank < 4 => {
+                let a = b.ints(&[axis_i]);
+                b.op("Unsqueeze", &[], &[v, a])
+            }
+            12 if fixed[axis].is_some_and(|f| f >= 2) => {
+                let i = b.ints(&[1, -1, 0]);
+                b.op("Gather", &[("axis", Attr::Int(axis_i))], &[v, i])
+            }
+            13 => {
+                let h = b.op("Cast", &[("to", Attr::Int(10))], &[v]);
+                b.op("Cast", &[("to", Attr::Int(1))], &[h])
+            }
+            _ => b.op("Tanh", &[], &[v]),
+        };
+        all.push(new);
+    }
+    b.output(*all.last().unwrap());
+    let k = d.roll(all.len());
+    b.output(all[k]);
+    b
+}
+
+#[test]
+fn random_graphs_compute_the_same_lowered_and_fused() {
+    let mut fused = FuseReport::default();
+    for seed in 0..60 {
+        let n_ops = 3 + usize::try_from(seed % 9).unwrap();
+        let b = random_graph(seed, n_ops);
+        let result = std::panic::catch_unwind(|| check(b, &[&[seq(&[2, 4, 6])], &[seq(&[1, 4, 6])]]));
+        let (.., r) = result.unwrap_or_else(|_| panic!("seed {seed}"));
+        fused.inlined += r.inlined;
+        fused.merged += r.merged;
+    }
+    // The generator still makes graphs in which there is something to fuse.
+    assert!(fused.inlined > 40 && fused.merged > 8, "{fused:?}");
 }
