@@ -4,9 +4,9 @@ use crate::emit;
 use crate::model::CompiledModel;
 use crate::options::{CompileOptions, Target};
 use bytes::Bytes;
-use prost::Message;
 use ir::{Module, Onnx, Registry};
-use crate::stages::{Hooks, Lowered};
+use lower::pass::{Hooks, Lowered, Slot};
+use prost::Message;
 use std::path::Path;
 use std::sync::Arc;
 use tensor::Result;
@@ -89,7 +89,19 @@ impl Compiler {
     /// As [`Compiler::compile_path`], and what the hooks return.
     pub fn compile_with(&self, module: Module<Onnx>, hooks: &mut Hooks) -> Result<CompiledModel> {
         let lowered = self.lower(module, hooks)?;
-        self.generate(lowered)
+        self.generate(lowered, hooks)
+    }
+
+    /// Options of the pass list as these compile options set them.
+    pub fn pass_options(&self) -> lower::pass::Options {
+        let mut o = lower::pass::Options::default();
+        o.rewrite.rewrites = self.options.rewrites;
+        // A name is a pass's or a rewrite rule's; an unknown one is reported by the pass list.
+        let (rules, passes) =
+            self.options.disabled.iter().cloned().partition(|n| rewrite::rules::all().iter().any(|r| r.name == *n));
+        o.rewrite.disabled = rules;
+        o.disable = passes;
+        o
     }
 
     /// Runs the pass list (`lower/src/pass.rs`): infer, rewrite, onnx → hip, fuse, plan, host program.
@@ -97,26 +109,44 @@ impl Compiler {
     /// # Errors
     /// As [`Compiler::compile_path`].
     pub fn lower(&self, module: Module<Onnx>, hooks: &mut Hooks) -> Result<Lowered> {
-        crate::stages::lower(module, &self.options, hooks)
+        lower::pass::compile(module, &self.pass_options(), hooks)
+    }
+
+    /// LLVM IR and assembly of a host program's code, as text.
+    ///
+    /// # Errors
+    /// As [`Compiler::compile_path`].
+    #[cfg(feature = "llvm")]
+    pub fn code_text(&self, program: &lower::host::HostProgram) -> Result<(String, String)> {
+        let mut how = self.code_options()?;
+        (how.want_ir, how.want_asm) = (true, true);
+        let code = codegen::compile(program, &how, &[])?;
+        Ok((code.ir.unwrap_or_default(), code.asm.unwrap_or_default()))
+    }
+
+    #[cfg(feature = "llvm")]
+    fn code_options(&self) -> Result<codegen::Options> {
+        let mut how = codegen::Options::new(codegen::CpuTarget::tier(self.options.target.tier())?);
+        how.level = self.options.level();
+        Ok(how)
     }
 
     /// Host program → LLVM → artifact.
     #[cfg(feature = "llvm")]
-    pub(crate) fn generate(&self, lowered: Lowered) -> Result<CompiledModel> {
+    pub(crate) fn generate(&self, mut lowered: Lowered, hooks: &mut Hooks) -> Result<CompiledModel> {
+        hooks.run(Slot::AfterInterface, &mut lowered.unit)?;
         let Lowered { hip, program, .. } = lowered;
         let o = &self.options;
         let table = emit::constants(&hip, &program, o.constants, std::io::sink())?;
         let md = emit::metadata(&hip, &program, &table, o, codegen::frame_words(&program)?);
         let bytes = md.encode_to_vec();
-        let mut how = codegen::Options::new(codegen::CpuTarget::tier(o.target.tier())?);
-        how.level = o.level();
-        let code = codegen::compile(&program, &how, &bytes)?;
+        let code = codegen::compile(&program, &self.code_options()?, &bytes)?;
         let artifact = emit::container(md, code.bitcode, code.object, o, program.to_string())?;
         Ok(CompiledModel::fresh(artifact, table.parts, hip, program, o.clone()))
     }
 
     #[cfg(not(feature = "llvm"))]
-    pub(crate) fn generate(&self, _: Lowered) -> Result<CompiledModel> {
+    pub(crate) fn generate(&self, _: Lowered, _: &mut Hooks) -> Result<CompiledModel> {
         Err(tensor::Diagnostic::new(tensor::ErrorKind::Unsupported, "this build has no code generator")
             .help("build hip-ep with the feature llvm"))
     }

@@ -52,11 +52,21 @@ pub(crate) fn constants<W: Write>(m: &Module<Hip>, p: &HostProgram, how: Constan
 }
 
 /// Everything the artifact says about the program.
-pub(crate) fn metadata(m: &Module<Hip>, p: &HostProgram, table: &ConstantTable, o: &CompileOptions, frame_words: u64) -> Metadata {
+pub(crate) fn metadata(
+    m: &Module<Hip>,
+    p: &HostProgram,
+    table: &ConstantTable,
+    o: &CompileOptions,
+    frame_words: u64,
+) -> Metadata {
     let mut md = Metadata::new();
     md.abi_hash = runtime::abi::abi_hash();
     md.model = m.meta.name.clone();
-    md.target = Some(artifact::Target { device: "cpu".into(), triple: o.target.triple().into(), features: o.target.tier().into() });
+    md.target = Some(artifact::Target {
+        device: "cpu".into(),
+        triple: o.target.triple().into(),
+        features: o.target.tier().into(),
+    });
     md.options = o.lines();
     md.options_hash = blake3::hash(md.options.join("\n").as_bytes()).to_hex().to_string();
     md.frame_words = frame_words;
@@ -97,7 +107,8 @@ fn kernels(p: &HostProgram) -> Vec<artifact::Kernel> {
         })
         .collect();
     let name = |id: u32| kernels::catalog::CATALOG.get(id as usize).map_or("?", |k| k.name).to_string();
-    let catalog = called.into_iter().map(|id| artifact::Kernel { name: name(id), kind: "catalog".into(), id: Some(id) });
+    let catalog =
+        called.into_iter().map(|id| artifact::Kernel { name: name(id), kind: "catalog".into(), id: Some(id) });
     generated.chain(catalog).collect()
 }
 
@@ -130,7 +141,13 @@ fn counts(p: &HostProgram) -> Vec<artifact::Count> {
 ///
 /// # Errors
 /// `Internal` when the metadata is inconsistent.
-pub(crate) fn container(md: Metadata, bitcode: Vec<u8>, object: Vec<u8>, o: &CompileOptions, host_text: String) -> Result<Artifact> {
+pub(crate) fn container(
+    md: Metadata,
+    bitcode: Vec<u8>,
+    object: Vec<u8>,
+    o: &CompileOptions,
+    host_text: String,
+) -> Result<Artifact> {
     let mut b = Builder::new(md);
     b.section(Kind::HostBitcode, "", bitcode);
     b.section(Kind::HostObject, format!("{}+{}", o.target.triple(), o.target.tier()), object);

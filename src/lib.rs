@@ -26,7 +26,6 @@ pub mod doc;
 mod emit;
 mod model;
 mod options;
-mod stages;
 #[cfg(feature = "tools")]
 pub mod tool;
 
@@ -35,7 +34,7 @@ pub use model::{CompiledModel, DeviceKind};
 pub use options::{CompileOptions, Constants, OPTIONS, Target};
 
 #[doc(no_inline)]
-pub use stages::{Hooks, Lowered};
+pub use lower::pass::{Hooks, Lowered};
 #[doc(no_inline)]
 pub use runtime::{OutputAllocator, OutputBuffer, OutputRequest, RunInputs, RunOptions, Session, SessionOptions};
 #[doc(no_inline)]

@@ -79,7 +79,13 @@ impl CompiledModel {
         let mut from = ConstantsFrom::default();
         from.parts = parts;
         let fresh = Some((hip, program, options));
-        CompiledModel(Arc::new(Inner { artifact: Arc::new(artifact), from, code: None, model: Mutex::default(), fresh }))
+        CompiledModel(Arc::new(Inner {
+            artifact: Arc::new(artifact),
+            from,
+            code: None,
+            model: Mutex::default(),
+            fresh,
+        }))
     }
 
     /// Loads an artifact that [`CompiledModel::save`] wrote, or a shared object that [`CompiledModel::save_native`] wrote. Constants

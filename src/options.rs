@@ -85,11 +85,23 @@ impl Default for CompileOptions {
 
 /// Every option with its default and meaning: the source of `docs/options.md`.
 pub const OPTIONS: &[(&str, &str, &str)] = &[
-    ("target", "cpu", "what to compile for: `cpu` (the best portable tier of this machine), `cpu:x86-64`, `cpu:x86-64-v2`, `cpu:x86-64-v3`, `cpu:x86-64-v4`, `cpu:native`"),
-    ("rewrites", "reassoc", "loosest numeric class of rewrite rules: `exact` keeps every bit, `reassoc` may change rounding, `approx` may use bounded approximations"),
+    (
+        "target",
+        "cpu",
+        "what to compile for: `cpu` (the best portable tier of this machine), `cpu:x86-64`, `cpu:x86-64-v2`, `cpu:x86-64-v3`, `cpu:x86-64-v4`, `cpu:native`",
+    ),
+    (
+        "rewrites",
+        "reassoc",
+        "loosest numeric class of rewrite rules: `exact` keeps every bit, `reassoc` may change rounding, `approx` may use bounded approximations",
+    ),
     ("disable", "", "optional passes and rewrite rules that do not run, by name"),
     ("opt-level", "3", "effort of optimising generated kernels, 0 to 3"),
-    ("constants", "sidecar", "`sidecar` writes weights to a file beside the artifact; `reference` leaves those of external data files where they are"),
+    (
+        "constants",
+        "sidecar",
+        "`sidecar` writes weights to a file beside the artifact; `reference` leaves those of external data files where they are",
+    ),
 ];
 
 impl CompileOptions {
@@ -109,7 +121,9 @@ impl CompileOptions {
     }
     /// The page `docs/options.md`.
     pub fn render_markdown() -> String {
-        let mut s = String::from("# Compile options\n\nFields of `CompileOptions`, flags of `hip-compiler` and `hip-opt` by the same names. Everything that changes bytes is kept in the artifact (`hip-inspect` prints it) and hashed.\n\n| option | default | meaning |\n|---|---|---|\n");
+        let mut s = String::from(
+            "# Compile options\n\nFields of `CompileOptions`, flags of `hip-compiler` and `hip-opt` by the same names. Everything that changes bytes is kept in the artifact (`hip-inspect` prints it) and hashed.\n\n| option | default | meaning |\n|---|---|---|\n",
+        );
         for (name, default, doc) in OPTIONS {
             let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
             s += &format!("| `{name}` | {default} | {doc} |\n");

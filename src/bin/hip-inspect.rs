@@ -8,7 +8,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(version, about = "Show the metadata of a compiled model: inputs, outputs, constants, kernels, memory, placement")]
+#[command(
+    version,
+    about = "Show the metadata of a compiled model: inputs, outputs, constants, kernels, memory, placement"
+)]
 struct Cli {
     /// Artifact or shared object.
     #[arg(required_unless_present = "docs")]
@@ -61,7 +64,8 @@ fn run(cli: &Cli) -> Result<bool> {
             _ => Kind::MetadataJson,
         };
         let section = model.artifact().sections_of(kind).next().map(|(_, b)| b);
-        let bytes = section.ok_or_else(|| Diagnostic::new(ErrorKind::Argument, format!("{} has no {what}", path.display())))?;
+        let bytes =
+            section.ok_or_else(|| Diagnostic::new(ErrorKind::Argument, format!("{} has no {what}", path.display())))?;
         std::fs::write(output, &bytes)
             .map_err(|e| Diagnostic::new(ErrorKind::Io, format!("cannot write {}: {e}", output.display())))?;
         return Ok(true);
@@ -86,7 +90,11 @@ fn run(cli: &Cli) -> Result<bool> {
     println!("kernels     {} generated; catalog: {}", n("loops"), called.join(", "));
     m.counts.iter().for_each(|c| println!("{:11} {}", c.what, c.n));
     for (i, d) in m.domains.iter().enumerate() {
-        println!("pool {i}      {} bytes = {}", ["device", "host", "host-mapped"].get(d.space as usize).unwrap_or(&"?"), d.peak);
+        println!(
+            "pool {i}      {} bytes = {}",
+            ["device", "host", "host-mapped"].get(d.space as usize).unwrap_or(&"?"),
+            d.peak
+        );
     }
     m.options.iter().for_each(|o| println!("option      {o}"));
     m.guards.iter().for_each(|g| println!("guard       {g}"));
@@ -109,7 +117,8 @@ fn memory(m: &hip_ep::artifact::Metadata, at: &str) -> Result<bool> {
         let bad = || Diagnostic::new(ErrorKind::Argument, format!("{part:?} is not SYMBOL=SIZE"));
         let sym = pool.find_symbol(name).ok_or_else(|| {
             let names: Vec<&str> = m.symbols.iter().map(|s| s.name.as_str()).collect();
-            Diagnostic::new(ErrorKind::Argument, format!("the model has no dim {name:?}")).help(format!("its dims are {}", names.join(", ")))
+            Diagnostic::new(ErrorKind::Argument, format!("the model has no dim {name:?}"))
+                .help(format!("its dims are {}", names.join(", ")))
         })?;
         sizes.insert(sym, n.parse::<i64>().map_err(|_| bad())?);
     }

@@ -2,10 +2,13 @@
 
 use clap::Parser;
 use hip_ep::artifact::Source;
+use hip_ep::tool;
 use hip_ep::tool::data::{self, DataSet};
 use hip_ep::tool::verdict::{self, Rule};
-use hip_ep::tool;
-use hip_ep::{CompiledModel, Compiler, DeviceKind, Diagnostic, ErrorKind, Result, RunInputs, RunOptions, Session, SessionOptions, Tensor};
+use hip_ep::{
+    CompiledModel, Compiler, DeviceKind, Diagnostic, ErrorKind, Result, RunInputs, RunOptions, Session, SessionOptions,
+    Tensor,
+};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -140,7 +143,11 @@ fn run_set(cli: &Cli, session: &Session, mut set: DataSet, rule: Rule, o: &mut O
     let by_name = set.inputs.iter().all(|(n, _)| ports.iter().any(|p| p.name == *n));
     let mut inputs = RunInputs::new();
     for (i, ((name, _), t)) in set.inputs.iter().zip(&tensors).enumerate() {
-        if by_name { inputs.tensor(name, t) } else { inputs.at(i, t.view()) };
+        if by_name {
+            inputs.tensor(name, t)
+        } else {
+            inputs.at(i, t.view())
+        };
     }
     let mut options = RunOptions::default();
     options.profile = cli.profile || cli.trace.is_some();
@@ -215,7 +222,9 @@ fn report(cli: &Cli, o: &Outcome) -> Result<()> {
     if let Some(t) = median(&o.times_us) {
         println!("median {t:.0} µs over {} runs", o.times_us.len());
     }
-    if cli.profile && let Some(p) = &o.profile {
+    if cli.profile
+        && let Some(p) = &o.profile
+    {
         println!("{}", p.table(30));
         println!("counters {}", o.counters);
     }
@@ -226,7 +235,12 @@ fn report(cli: &Cli, o: &Outcome) -> Result<()> {
         println!("FAIL {p}");
     }
     if !cli.data_dir.is_empty() {
-        println!("{} sets, worst error {:.2e}: {}", o.n_sets, o.worst_error, if o.problems.is_empty() { "ok" } else { "FAILED" });
+        println!(
+            "{} sets, worst error {:.2e}: {}",
+            o.n_sets,
+            o.worst_error,
+            if o.problems.is_empty() { "ok" } else { "FAILED" }
+        );
     }
     Ok(())
 }
@@ -322,7 +336,8 @@ impl Drop for Broken {
 }
 
 fn suite(cli: &Cli) -> Result<bool> {
-    let exe = std::env::current_exe().map_err(|e| Diagnostic::new(ErrorKind::Io, format!("cannot find this program: {e}")))?;
+    let exe = std::env::current_exe()
+        .map_err(|e| Diagnostic::new(ErrorKind::Io, format!("cannot find this program: {e}")))?;
     let work = std::env::temp_dir().join(format!("hip-test-suite-{}", std::process::id()));
     std::fs::create_dir_all(&work)?;
     let mut all = true;
@@ -353,7 +368,8 @@ fn suite_case(cli: &Cli, case: &Path, exe: &Path, work: &Path) -> Result<(&'stat
     compiled.save(&artifact)?;
     let mut sets: Vec<PathBuf> = std::fs::read_dir(case)?.flatten().map(|e| e.path()).filter(|p| p.is_dir()).collect();
     sets.sort();
-    let tolerance = std::fs::read_to_string(case.join("tolerance.json")).ok().and_then(|t| serde_json::from_str::<Value>(&t).ok());
+    let tolerance =
+        std::fs::read_to_string(case.join("tolerance.json")).ok().and_then(|t| serde_json::from_str::<Value>(&t).ok());
     let number = |key: &str, default: f64| tolerance.as_ref().and_then(|t| t[key].as_f64()).unwrap_or(default);
     let mut c = Command::new(exe);
     c.arg(&artifact).args(["--json", "--tolerance", &format!("{},{}", number("rtol", 1e-3), number("atol", 1e-7))]);

@@ -41,6 +41,7 @@ impl DataSet {
 pub fn read_tensor(path: &Path) -> Result<Tensor> {
     match path.extension().and_then(|e| e.to_str()) {
         Some("pb") => tensor::pb::read_tensor(path).map(|(_, t)| t),
+        Some("npy") => tensor::npy::read(path),
         _ => Err(Diagnostic::new(ErrorKind::Argument, format!("{} is neither .pb nor .npy", path.display()))),
     }
 }

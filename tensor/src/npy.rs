@@ -188,7 +188,8 @@ mod tests {
     #[test]
     fn round_trips() {
         for &(d, _, size) in TYPES {
-            let bytes: Vec<u8> = (0..6 * size).map(|i| if d == DType::Bool { 1 } else { (i as u8).wrapping_mul(7) }).collect();
+            let bytes: Vec<u8> =
+                (0..6 * size).map(|i| if d == DType::Bool { 1 } else { (i as u8).wrapping_mul(7) }).collect();
             check(&Tensor::new(d, &[3, 2], bytes.into()).unwrap());
         }
         check(&Tensor::from_f32(&[], &[1.5]));

@@ -21,8 +21,8 @@ pub struct Args {
     /// Shapes per model with dynamic dims.
     #[arg(long, default_value_t = 20)]
     shapes: u32,
-    /// Also run the f64 interpreter on this many of the shapes (it is slow).
-    #[arg(long, default_value_t = 1)]
+    /// Compare with the f64 interpreter on this many of the shapes.
+    #[arg(long, default_value_t = 20)]
     reference: u32,
     /// Print one JSON document instead of a table.
     #[arg(long)]
@@ -35,7 +35,7 @@ pub struct Args {
 impl Args {
     /// What CI runs.
     pub fn ci() -> Args {
-        Args { names: vec![], all: false, shapes: 3, reference: 0, json: false, sabotage: false }
+        Args { names: vec![], all: false, shapes: 3, reference: 3, json: false, sabotage: false }
     }
 }
 
@@ -126,16 +126,18 @@ fn model(args: &Args, m: &models::Model, bin: &Path) -> Result<Value> {
             problems.push(what.to_string());
         }
     };
-    expect(cpu["passed"] == true, "outputs differ from onnxruntime");
-    expect(guard["passed"] == true, "outputs on guard differ from onnxruntime");
+    // In half precision two right answers differ by more than a tolerance from one another: the interpreter decides below.
+    let half = cpu["outputs"].as_array().is_some_and(|o| o.iter().any(|o| o["dtype"] == "f16" || o["dtype"] == "bf16"));
+    expect(cpu["passed"] == true || half, "outputs differ from onnxruntime");
     expect(cpu["digest"] == solo["digest"], "one thread and all threads differ in bits");
     expect(cpu["digest"] == so["digest"], "JIT and shared object differ in bits");
     expect(cpu["digest"] == guard["digest"], "cpu and guard differ in bits");
     expect(cpu["host_ops"] == 0, "host ops ran");
     expect(hash(&artifact)? == before, "the artifact changed");
     let mut ratio = Value::Null;
-    if args.reference > 0 {
-        let n = sets.len().min(args.reference as usize);
+    let reference = if half { sets.len() } else { args.reference as usize };
+    if reference > 0 {
+        let n = sets.len().min(reference);
         let mut c = Command::new(bin.join("hip-onnx-runner"));
         c.arg(&path).args(["--json", "--compare", "reference"]);
         sets[..n].iter().for_each(|s| {

@@ -1,0 +1,208 @@
+//! Reads a model or a module in text form, runs passes, prints what they leave: plays the part of an `opt` tool for both dialects.
+
+use clap::{Parser, ValueEnum};
+use hip_ep::lower::pass::{self, Slot, Unit};
+use hip_ep::tool;
+use hip_ep::{CompileOptions, Compiler, Diagnostic, ErrorKind, Hooks, Result, Target};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(version, about = "Run passes on an ONNX model or on IR text and print the result")]
+struct Cli {
+    /// ONNX file, or a module in text form (.hir, .txt).
+    #[arg(required_unless_present_any = ["list_passes", "docs"])]
+    model: Option<PathBuf>,
+    /// How far to go: the ONNX dialect, the HIP dialect with its plan, or the host program.
+    #[arg(long, value_enum, default_value_t = Pipeline::Onnx)]
+    pipeline: Pipeline,
+    /// Run only these optional passes (and the required ones before the last of them); may be repeated.
+    #[arg(long = "pass", value_name = "NAME")]
+    passes: Vec<String>,
+    /// Stop after this pass.
+    #[arg(long, value_name = "NAME")]
+    stop_after: Option<String>,
+    /// Leave out an optional pass or a rewrite rule; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    disable: Vec<String>,
+    /// Run only the first N optional passes.
+    #[arg(long, value_name = "N")]
+    bisect: Option<u32>,
+    /// What to print.
+    #[arg(long, value_enum, default_value_t = Emit::Text)]
+    emit: Emit,
+    /// CPU tier for llvm and asm: cpu or cpu:TIER.
+    #[arg(long, default_value = "cpu")]
+    target: String,
+    /// Check the IR before and after every pass (on by default in debug builds).
+    #[arg(long)]
+    verify: bool,
+    /// Print what rewriting did: counts per rule, near misses, stop reasons.
+    #[arg(long)]
+    report: bool,
+    /// Print for each node what runs it and why not something better.
+    #[arg(long)]
+    explain: bool,
+    /// Print the IR after this pass, or after `all`, to standard error; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    dump_after: Vec<String>,
+    /// Print the time of each pass.
+    #[arg(long)]
+    timings: bool,
+    /// Where to write; standard output by default.
+    #[arg(short, long)]
+    output: Option<PathBuf>,
+    /// List the passes and plugin slots and stop.
+    #[arg(long)]
+    list_passes: bool,
+    /// Print a generated page and stop.
+    #[arg(long, value_name = "PAGE", value_parser = ["passes", "ops"])]
+    docs: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Pipeline {
+    Onnx,
+    Hip,
+    Host,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Emit {
+    Text,
+    Onnx,
+    Llvm,
+    Asm,
+    None,
+}
+
+fn main() -> ExitCode {
+    tool::init_log();
+    tool::exit(run(&Cli::parse()))
+}
+
+fn run(cli: &Cli) -> Result<bool> {
+    match cli.docs.as_deref() {
+        Some("passes") => print!("{}", pass::render()),
+        Some(_) => print!("{}", hip_ep::doc::render_ops()),
+        None if cli.list_passes => {
+            pass::PASSES
+                .iter()
+                .for_each(|p| println!("{:14} {} {}", p.name, if p.required { "required" } else { "optional" }, p.doc));
+            println!("slots: {}", Slot::ALL.map(|s| s.name()).join(", "));
+        }
+        None => return optimise(cli),
+    }
+    Ok(true)
+}
+
+fn optimise(cli: &Cli) -> Result<bool> {
+    let path = cli.model.as_ref().ok_or_else(|| Diagnostic::new(ErrorKind::Argument, "no model is given"))?;
+    let compiler = Compiler::with({
+        let mut o = CompileOptions::default();
+        o.target = Target::parse(&cli.target)?;
+        o.disabled = cli.disable.clone();
+        o
+    });
+    let mut options = compiler.pass_options();
+    options.bisect = cli.bisect;
+    options.verify |= cli.verify;
+    let last = |what: &str| pass::PASSES.iter().take_while(|p| p.name != what).last().map(|p| p.name.to_string());
+    options.stop_after = match (&cli.stop_after, cli.pipeline, cli.emit) {
+        (Some(name), ..) => Some(name.clone()),
+        (_, _, Emit::Llvm | Emit::Asm) => None,
+        (_, Pipeline::Onnx, _) => last("to-hip"),
+        (_, Pipeline::Hip, _) => last("host-program"),
+        (_, Pipeline::Host, _) => None,
+    };
+    if let Some(end) = cli.passes.iter().max_by_key(|n| pass::PASSES.iter().position(|p| p.name == **n)) {
+        for name in &cli.passes {
+            pass::find(name)?;
+        }
+        let skip = |p: &&pass::Pass| !p.required && !cli.passes.iter().any(|n| n == p.name);
+        options.disable.extend(pass::PASSES.iter().filter(skip).map(|p| p.name.to_string()));
+        options.stop_after = Some(end.clone());
+    }
+    for name in cli.dump_after.iter().filter(|n| *n != "all") {
+        pass::find(name)?;
+    }
+    let mut hooks = Hooks::default();
+    let (dump, timings) = (cli.dump_after.clone(), cli.timings);
+    hooks.watch(move |record, unit| {
+        if timings {
+            eprintln!(
+                "{:14} {:8.1} ms {}",
+                record.name,
+                record.time.as_secs_f64() * 1e3,
+                record.left_out.unwrap_or("")
+            );
+        }
+        if dump.iter().any(|n| n == "all" || n == record.name) {
+            eprintln!("// after {}\n{}", record.name, unit.text());
+        }
+    });
+    let unit = match read(path)? {
+        Read::Onnx(m) => Unit::from_onnx(*m),
+        Read::Hip(m) => Unit::from_hip(*m),
+    };
+    let unit = pass::run(unit, &options, &mut hooks)?;
+    if cli.report
+        && let Some(r) = &unit.rewrite
+    {
+        eprintln!("{r}");
+    }
+    if cli.explain {
+        eprintln!("{}", unit.explain);
+    }
+    let bytes = match cli.emit {
+        Emit::None => return Ok(true),
+        Emit::Text => unit.text().into_bytes(),
+        Emit::Onnx => match &unit.onnx {
+            Some(m) => hip_ep::ir::export::to_onnx(m)?,
+            None => {
+                return Err(Diagnostic::new(
+                    ErrorKind::Argument,
+                    "ONNX can be written only before the step to the HIP dialect",
+                )
+                .help("use --pipeline onnx"));
+            }
+        },
+        Emit::Llvm | Emit::Asm => {
+            let p = unit.program.as_ref().ok_or_else(|| {
+                Diagnostic::new(
+                    ErrorKind::Argument,
+                    "code is generated from the host program; the passes stopped before it",
+                )
+            })?;
+            let (llvm, asm) = compiler.code_text(p)?;
+            if cli.emit == Emit::Llvm { llvm.into_bytes() } else { asm.into_bytes() }
+        }
+    };
+    match &cli.output {
+        Some(path) => std::fs::write(path, bytes)
+            .map_err(|e| Diagnostic::new(ErrorKind::Io, format!("cannot write {}: {e}", path.display())))?,
+        // A closed pipe (`| head`) is no error.
+        None => drop(std::io::Write::write_all(&mut std::io::stdout(), &bytes)),
+    }
+    Ok(true)
+}
+
+enum Read {
+    Onnx(Box<hip_ep::ir::Module<hip_ep::ir::Onnx>>),
+    Hip(Box<hip_ep::ir::Module<hip_ep::ir::hip::Hip>>),
+}
+
+/// A model, or text of either dialect (its first word says which).
+fn read(path: &std::path::Path) -> Result<Read> {
+    if path.extension().is_some_and(|e| e == "hir" || e == "txt") {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Diagnostic::new(ErrorKind::Io, format!("cannot read {}: {e}", path.display())))?;
+        let registry = hip_ep::ir::Registry::builtin();
+        let first = text.lines().map(str::trim).find(|l| !l.is_empty() && !l.starts_with("//") && !l.starts_with(';'));
+        if first.is_some_and(|l| l.starts_with("hip")) {
+            return Ok(Read::Hip(Box::new(hip_ep::ir::text::parse_hip(&text, &registry)?)));
+        }
+        return Ok(Read::Onnx(Box::new(hip_ep::ir::text::parse_onnx(&text, &registry)?)));
+    }
+    Ok(Read::Onnx(Box::new(tool::read_model(path)?)))
+}
