@@ -47,11 +47,13 @@ pub static ROWS: &[OpDef] = &[
         ],
         tolerance: SUMS,
         cases: &[
-            "[2,3,7,6] [4,3,3,2] [4]",
-            "[1,4,9] [6,2,3] group=2 strides=2 pads=1,0",
-            "[1,2,5,6] [2,1,3,3] group=2 auto_pad=SAME_UPPER strides=2,2",
-            "[1,2,8,8] [3,2,3,3] dilations=2,2",
-            "[1,2,4,4,4] [2,2,2,2,2]",
+            "[2,3,7,6];[4,3,3,2];[4] kernel_shape=[3,2]",
+            "[1,4,9];[6,2,3] kernel_shape=[3] group=2 strides=[2] pads=[1,0]",
+            "[1,2,5,6];[2,1,3,3] kernel_shape=[3,3] group=2 auto_pad=SAME_UPPER strides=[2,2]",
+            "[1,2,5,6];[2,2,4,2] kernel_shape=[4,2] auto_pad=SAME_LOWER strides=[1,3]",
+            "[1,2,8,8];[3,2,3,3] kernel_shape=[3,3] dilations=[2,2] pads=[0,2,1,0]",
+            "[1,2,4,4,4];[2,2,2,2,2] kernel_shape=[2,2,2]",
+            "[1,1,6];[1,1,2] kernel_shape=[2] pads=[-1,-2]",
         ],
         ..ROW
     },
@@ -92,7 +94,10 @@ pub static ROWS: &[OpDef] = &[
             }),
         ],
         tolerance: SUMS,
-        cases: &["[1,2,5,5] [3,2,3,3] [3] activation=relu", "[1,2,5,5] [3,2,3,3] - [1,3,3,3] activation=silu"],
+        cases: &[
+            "[1,2,5,5];[3,2,3,3];[3] kernel_shape=[3,3] activation=relu",
+            "[1,2,5,5];[3,2,3,3];_;[1,3,3,3] kernel_shape=[3,3] activation=silu",
+        ],
         ..ROW
     },
     OpDef {
@@ -114,7 +119,13 @@ pub static ROWS: &[OpDef] = &[
         reference: Some(transpose_ref),
         lower: &[Candidate::Loops(transpose_loops)],
         tolerance: SUMS,
-        cases: &["[1,2,3,4] [2,3,3,3] strides=2,2", "[1,4,5] [4,1,3] group=4 pads=1,1"],
+        cases: &[
+            "[1,2,3,4];[2,3,3,3];[3] kernel_shape=[3,3] strides=[2,2]",
+            "[1,4,5];[4,1,3] kernel_shape=[3] group=4 pads=[1,1]",
+            "[1,2,3,3];[2,2,3,3] kernel_shape=[3,3] strides=[2,2] output_shape=[6,6]",
+            "[1,2,3];[2,2,2] kernel_shape=[2] strides=[3] dilations=[2] output_padding=[1]",
+            "[1,2,3,3];[2,2,3,3] kernel_shape=[3,3] strides=[2,2] auto_pad=SAME_UPPER",
+        ],
         ..ROW
     },
 ];

@@ -27,7 +27,7 @@ const GATHER_ND: OpDef = OpDef {
         Ok(vec![movement::gather_nd(c.input(0)?, c.input(1)?, batch)?])
     }),
     lower: &[Candidate::Loops(gather_nd_loops)],
-    cases: &["[3,4,2] indices=[5,2]", "[3,4] indices=[2,1]"],
+    cases: &["[3,4,2];i64[5,2]{0,1,-1,3}", "[3,4];i64[2,1]{1,-1}"],
     ..ROW
 };
 const SCATTER_ND: OpDef = OpDef {
@@ -39,7 +39,7 @@ const SCATTER_ND: OpDef = OpDef {
     reference: Some(|c| Ok(vec![movement::scatter_nd(c.input(0)?, c.input(1)?, c.input(2)?, how(c.attrs.str(0))?)?])),
     lower: &[Candidate::Loops(scatter_nd_loops)],
     tolerance: super::row::ROUNDED,
-    cases: &["[4,3] indices=[2,1]", "[4,3] indices=[5,2]"],
+    cases: &["[4,3];i64[2,1]{1,-1};[2,3]", "[4,3];i64[5,2]{0,1,2,2,-1};[5]"],
     ..ROW
 };
 const SCATTER_ELEMENTS: OpDef = OpDef {
@@ -55,7 +55,7 @@ const SCATTER_ELEMENTS: OpDef = OpDef {
     }),
     lower: &[Candidate::Loops(scatter_elements_loops)],
     tolerance: super::row::ROUNDED,
-    cases: &["[3,4] indices=[2,3] axis=0", "[3,4] indices=[3,2] axis=-1"],
+    cases: &["[3,4];i64[2,3]{0,2,-1};[2,3] axis=0", "[3,4];i64[3,2]{1,-1,1};[3,2] axis=-1"],
     ..ROW
 };
 const ONE_HOT: OpDef = OpDef {
@@ -73,7 +73,7 @@ const ONE_HOT: OpDef = OpDef {
         Ok(vec![movement::one_hot(x, depth, c.input(2)?, axis)?])
     }),
     lower: &[Candidate::Loops(one_hot_loops)],
-    cases: &["[3] depth=4", "[2,2] depth=3 axis=0"],
+    cases: &["i64[3]{0,-1,7};i64[]{4};[2]", "i64[2,2]{1,0};i64[]{3};[2] axis=0"],
     ..ROW
 };
 
@@ -91,7 +91,7 @@ pub static ROWS: &[OpDef] = &[
             Ok(vec![movement::gather(c.input(0)?, c.input(1)?, axis)?])
         }),
         lower: &[Candidate::Loops(gather_loops)],
-        cases: &["[5,3] indices=[2]", "[2,5,3] indices=[] axis=1", "[4,3] indices=[2,2] axis=-1"],
+        cases: &["[5,3];i64[2]{-1,4}", "[2,5,3];i64[]{1} axis=1", "[4,3];i32[2,2]{0,-1,2,1} axis=-1"],
         ..ROW
     },
     OpDef {
@@ -127,11 +127,16 @@ pub static ROWS: &[OpDef] = &[
             let e = guarded_load(&mut b, 0, coords, x.shape[axis])?;
             Ok(b.store(e))
         })],
-        cases: &["[3,4] indices=[2,4]", "[3,4] indices=[3,2] axis=1"],
+        cases: &["[3,4];i64[2,4]{0,2,-1}", "[3,4];i64[3,2]{3,0,-4} axis=1"],
         ..ROW
     },
     OpDef { since: 11, until: 11, ..GATHER_ND },
-    OpDef { since: 12, attrs: &[attr("batch_dims", AttrKind::Int(0))], ..GATHER_ND },
+    OpDef {
+        since: 12,
+        attrs: &[attr("batch_dims", AttrKind::Int(0))],
+        cases: &["[3,4,2];i64[5,2]{0,1,-1,3}", "[2,3,4];i64[2,1]{1,-1} batch_dims=1"],
+        ..GATHER_ND
+    },
     OpDef { since: 11, until: 15, ..SCATTER_ND },
     OpDef { since: 16, attrs: &[attr("reduction", AttrKind::Str("none"))], ..SCATTER_ND },
     OpDef { name: "Scatter", since: 9, until: 10, attrs: &[attr("axis", AttrKind::Int(0))], ..SCATTER_ELEMENTS },
@@ -202,7 +207,7 @@ pub static ROWS: &[OpDef] = &[
         }),
         lower: &[Candidate::Loops(cum_sum_loops)],
         tolerance: super::row::ROUNDED,
-        cases: &["[3,4] axis=1", "[5] axis=0 exclusive=1 reverse=1"],
+        cases: &["[3,4];i64[]{1}", "[5];i64[]{0} exclusive=1 reverse=1", "[2,3];i64[]{-1} reverse=1"],
         ..ROW
     },
 ];

@@ -23,7 +23,7 @@ const SPLIT: OpDef = OpDef {
     infer: split_infer,
     reference: Some(split_ref),
     lower: &[Candidate::View(split_view)],
-    cases: &["[6,2]", "[7] split=3,4"],
+    cases: &["[6,2] outs=3", "[7];i64[2]{3,4} outs=2", "[2,4] axis=-1 outs=2"],
     ..ROW
 };
 const SLICE: OpDef = OpDef {
@@ -33,7 +33,14 @@ const SLICE: OpDef = OpDef {
     infer: slice_infer,
     reference: Some(slice_ref),
     lower: &[Candidate::View(slice_view)],
-    cases: &["[5,4] starts=1 ends=-1 axes=0", "[5] starts=-1 ends=-100 axes=0 steps=-2"],
+    cases: &[
+        "[5,4];i64[1]{1};i64[1]{-1};i64[1]{0}",
+        "[5];i64[1]{-1};i64[1]{-100};i64[1]{0};i64[1]{-2}",
+        "[5,6];i64[2]{1,-3};i64[2]{1000,2147483647}",
+        "[6];i32[1]{4};i32[1]{1};i32[1]{0};i32[1]{-1}",
+        "[0,4];i64[1]{-1};i64[1]{-9};i64[1]{0};i64[1]{-1}",
+        "[7];i64[1]{1};i64[1]{7};i64[1]{-1};i64[1]{3}",
+    ],
     ..ROW
 };
 const PAD: OpDef = OpDef {
@@ -43,7 +50,14 @@ const PAD: OpDef = OpDef {
     infer: pad_infer,
     reference: Some(pad_ref),
     lower: &[Candidate::Loops(pad_loops)],
-    cases: &["[3,4] pads=0,1,2,0", "[3,4] pads=0,-1,0,2", "[4] pads=2,3 mode=reflect", "[2] pads=3,3 mode=edge"],
+    cases: &[
+        "[3,4];i64[4]{0,1,2,0}",
+        "[3,4];i64[4]{0,-1,0,2}",
+        "[3,4];i64[4]{1,-1,-2,2};[]{1}",
+        "[4];i64[2]{2,3} mode=reflect",
+        "[2];i64[2]{5,3} mode=reflect",
+        "[2];i64[2]{3,3} mode=edge",
+    ],
     ..ROW
 };
 const PAD_INPUTS: &[crate::op::Param] =
@@ -93,7 +107,7 @@ pub static ROWS: &[OpDef] = &[
             let rank = c.need(0)?.shape.len();
             Ok(ViewOp::Permute(perm(c.attrs.ints(0), rank).into_iter().collect()))
         })],
-        cases: &["[2,3,4]", "[2,3,4] perm=1,2,0", "[]"],
+        cases: &["[2,3,4]", "[2,3,4] perm=[1,2,0]", "[]"],
         ..ROW
     },
     OpDef {
@@ -111,7 +125,7 @@ pub static ROWS: &[OpDef] = &[
             Ok(vec![movement::concat(&xs, if axis < 0 { axis + rank } else { axis } as usize)?])
         }),
         lower: &[Candidate::Assemble(concat_parts)],
-        cases: &["[2,3] [4,3] axis=0", "[2,0] [2,5] [2,1] axis=-1"],
+        cases: &["[2,3];[4,3] axis=0", "[2,0];[2,5];[2,1] axis=-1"],
         ..ROW
     },
     OpDef {
@@ -119,6 +133,7 @@ pub static ROWS: &[OpDef] = &[
         until: 12,
         inputs: &[req("input", "T")],
         attrs: &[attr("axis", AttrKind::Int(0)), attr("split", AttrKind::Ints)],
+        cases: &["[6,2] outs=3", "[7,2] split=[3,4] outs=2"],
         ..SPLIT
     },
     OpDef {
@@ -132,12 +147,14 @@ pub static ROWS: &[OpDef] = &[
         since: 18,
         inputs: &[req("input", "T"), opt("split", "I")],
         attrs: &[attr("axis", AttrKind::Int(0)), attr("num_outputs", AttrKind::IntOpt)],
+        cases: &["[7] num_outputs=3 outs=3", "[7];i64[2]{3,4} outs=2"],
         ..SPLIT
     },
     OpDef {
         until: 9,
         inputs: &[req("data", "T")],
         attrs: &[attr("starts", AttrKind::Ints), attr("ends", AttrKind::Ints), attr("axes", AttrKind::Ints)],
+        cases: &["[5,4] starts=[1] ends=[-1] axes=[0]", "[5,4] starts=[0,-2] ends=[3,9]"],
         ..SLICE
     },
     OpDef {
@@ -193,7 +210,7 @@ pub static ROWS: &[OpDef] = &[
             let e = b.load(0, coords)?;
             Ok(b.store(e))
         })],
-        cases: &["[2,3] repeats=1,2", "[2] repeats=0"],
+        cases: &["[2,3];i64[2]{1,2}", "[2];i64[1]{0}", "[2,1,3];i64[3]{2,3,2}"],
         ..ROW
     },
     OpDef {
@@ -206,6 +223,7 @@ pub static ROWS: &[OpDef] = &[
             attr("value", AttrKind::Float(0.0)),
         ],
         dtypes: &[("T", super::row::FLOATS)],
+        cases: &["[3,4] pads=[0,1,2,0] value=0.5", "[4] pads=[1,1] mode=reflect"],
         ..PAD
     },
     OpDef {
@@ -221,6 +239,7 @@ pub static ROWS: &[OpDef] = &[
         inputs: PAD_INPUTS,
         attrs: &[attr("mode", AttrKind::Str("constant"))],
         dtypes: &[("T", PLAIN), ("I64", &[I64]), IND],
+        cases: &["[3,4];i64[2]{1,1};_;i64[1]{-1}", "[3];i64[2]{4,5} mode=wrap", "[3,4];i64[4]{0,1,2,0}"],
         ..PAD
     },
 ];

@@ -40,10 +40,10 @@ const MAX: OpDef = OpDef {
     }),
     lower: &[Candidate::Kernel(|c| pool_call(c, Pool::Max)), Candidate::Loops(max_loops)],
     cases: &[
-        "[1,2,7,6] kernel_shape=3,2 strides=2,2",
-        "[1,1,5] kernel_shape=3 pads=1,1",
-        "[1,1,6,6] kernel_shape=3,3 strides=2,2 ceil_mode=1",
-        "[1,1,4,4,4] kernel_shape=2,2,2",
+        "[1,2,7,6] kernel_shape=[3,2] strides=[2,2]",
+        "[1,1,5] kernel_shape=[3] pads=[1,1]",
+        "[1,1,4,4,4] kernel_shape=[2,2,2]",
+        "[1,2,5,5] kernel_shape=[2,3] auto_pad=SAME_LOWER strides=[2,1]",
     ],
     ..ROW
 };
@@ -62,11 +62,7 @@ const AVERAGE: OpDef = OpDef {
         Candidate::Loops(average_loops),
     ],
     tolerance: ROUND,
-    cases: &[
-        "[1,2,7,6] kernel_shape=3,2 strides=2,2",
-        "[1,1,5,5] kernel_shape=3,3 pads=1,1,1,1 count_include_pad=1",
-        "[1,1,6,6] kernel_shape=3,3 strides=2,2 ceil_mode=1",
-    ],
+    cases: &["[1,2,7,6] kernel_shape=[3,2] strides=[2,2]", "[1,1,5,5] kernel_shape=[3,3] pads=[1,1,1,1]"],
     ..ROW
 };
 
@@ -78,10 +74,23 @@ pub static ROWS: &[OpDef] = &[
         since: 10,
         attrs: &[COMMON[0], COMMON[1], COMMON[2], COMMON[3], ORDER, CEIL_MODE, DILATION],
         dtypes: &[T8, I],
+        cases: &[
+            "[1,2,7,6] kernel_shape=[3,2] strides=[2,2] pads=[1,0,0,1] outs=2",
+            "[1,1,6,6] kernel_shape=[3,3] strides=[2,2] ceil_mode=1",
+            "[1,2,7] kernel_shape=[3] dilations=[2] pads=[1,2]",
+            "[2,1,4,4] kernel_shape=[2,2] strides=[2,2] storage_order=1 outs=2",
+            "[1,1,5,5] kernel_shape=[2,2] strides=[3,3] pads=[0,0,1,1] ceil_mode=1",
+        ],
         ..MAX
     },
     OpDef { until: 6, attrs: &COMMON, ..AVERAGE },
-    OpDef { since: 7, until: 9, attrs: &[COMMON[0], COMMON[1], COMMON[2], COMMON[3], INCLUDE], ..AVERAGE },
+    OpDef {
+        since: 7,
+        until: 9,
+        attrs: &[COMMON[0], COMMON[1], COMMON[2], COMMON[3], INCLUDE],
+        cases: &["[1,1,5,5] kernel_shape=[3,3] pads=[1,1,1,1] count_include_pad=1", "[1,2,5] kernel_shape=[2]"],
+        ..AVERAGE
+    },
     OpDef { since: 10, until: 18, attrs: &[COMMON[0], COMMON[1], COMMON[2], COMMON[3], INCLUDE, CEIL_MODE], ..AVERAGE },
     OpDef { since: 19, attrs: &[COMMON[0], COMMON[1], COMMON[2], COMMON[3], INCLUDE, CEIL_MODE, DILATION], ..AVERAGE },
     OpDef {

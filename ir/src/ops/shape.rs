@@ -44,7 +44,7 @@ const RESHAPE: OpDef = OpDef {
         Ok(vec![movement::reshape(c.input(0)?, &c.input(1)?.to_i64_vec(), allow_zero)?])
     }),
     lower: RESHAPE_VIEW,
-    cases: &["[2,3,4] shape=0,-1", "[2,3] shape=6", "[0,3] shape=3,0 allowzero=1"],
+    cases: &["[2,3,4];i64[2]{0,-1}", "[2,3];i64[1]{6}", "[4,6];i64[3]{2,-1,3}"],
     ..ROW
 };
 
@@ -55,7 +55,7 @@ const SQUEEZE: OpDef = OpDef {
     infer: squeeze_infer,
     reference: Some(squeeze_ref),
     lower: RESHAPE_VIEW,
-    cases: &["[1,3,1] axes=0,-1", "[1,3,1]"],
+    cases: &["[1,3,1] axes=[0,-1]", "[1,1]"],
     ..ROW
 };
 
@@ -66,14 +66,19 @@ const UNSQUEEZE: OpDef = OpDef {
     infer: unsqueeze_infer,
     reference: Some(unsqueeze_ref),
     lower: RESHAPE_VIEW,
-    cases: &["[3] axes=0,2", "[] axes=0"],
+    cases: &["[3] axes=[0,2]", "[] axes=[0]"],
     ..ROW
 };
 
 /// Rows of this family.
 pub static ROWS: &[OpDef] = &[
     OpDef { until: 14, ..SHAPE },
-    OpDef { since: 15, attrs: &[attr("start", AttrKind::Int(0)), attr("end", AttrKind::IntOpt)], ..SHAPE },
+    OpDef {
+        since: 15,
+        attrs: &[attr("start", AttrKind::Int(0)), attr("end", AttrKind::IntOpt)],
+        cases: &["[2,3,4]", "[2,3,4] start=1 end=-1", "[2,3] start=-9 end=9", "[2] start=1 end=0"],
+        ..SHAPE
+    },
     OpDef {
         name: "Size",
         inputs: &[req("data", "T")],
@@ -85,7 +90,12 @@ pub static ROWS: &[OpDef] = &[
         ..ROW
     },
     OpDef { since: 5, until: 13, ..RESHAPE },
-    OpDef { since: 14, attrs: &[attr("allowzero", AttrKind::Int(0))], ..RESHAPE },
+    OpDef {
+        since: 14,
+        attrs: &[attr("allowzero", AttrKind::Int(0))],
+        cases: &["[2,3,4];i64[2]{0,-1}", "[0,3];i64[2]{3,0} allowzero=1", "[0,3];i64[2]{0,-1}"],
+        ..RESHAPE
+    },
     OpDef {
         name: "Flatten",
         inputs: &[req("input", "T")],
@@ -105,9 +115,19 @@ pub static ROWS: &[OpDef] = &[
         ..ROW
     },
     OpDef { until: 12, inputs: &[req("data", "T")], attrs: &[attr("axes", AttrKind::Ints)], ..SQUEEZE },
-    OpDef { since: 13, inputs: &[req("data", "T"), opt("axes", "I")], ..SQUEEZE },
+    OpDef {
+        since: 13,
+        inputs: &[req("data", "T"), opt("axes", "I")],
+        cases: &["[1,3,1];i64[2]{0,-1}", "[1,1]"],
+        ..SQUEEZE
+    },
     OpDef { until: 12, inputs: &[req("data", "T")], attrs: &[attr("axes", AttrKind::Ints)], ..UNSQUEEZE },
-    OpDef { since: 13, inputs: &[req("data", "T"), req("axes", "I")], ..UNSQUEEZE },
+    OpDef {
+        since: 13,
+        inputs: &[req("data", "T"), req("axes", "I")],
+        cases: &["[3];i64[2]{0,2}", "[2,3];i64[1]{-1}", "[];i64[1]{0}"],
+        ..UNSQUEEZE
+    },
     OpDef {
         name: "Expand",
         since: 8,
@@ -117,7 +137,7 @@ pub static ROWS: &[OpDef] = &[
         infer: expand_infer,
         reference: Some(|c| Ok(vec![movement::expand(c.input(0)?, &extents(c.input(1)?)?)?])),
         lower: &[Candidate::View(|_| Ok(ViewOp::Broadcast))],
-        cases: &["[3,1] shape=2,1,6", "[3] shape=1", "[] shape=2,2"],
+        cases: &["[3,1];i64[3]{2,1,6}", "[3];i64[1]{1}", "[];i64[2]{2,2}", "[3,1];i64[2]{3,0}"],
         ..ROW
     },
     OpDef {
@@ -147,7 +167,7 @@ pub static ROWS: &[OpDef] = &[
             let e = b.nest.expr(e);
             Ok(b.store(e))
         })],
-        cases: &["shape=2,3", "shape="],
+        cases: &["i64[2]{2,3}", "i64[0]", "i64[2]{0,4}"],
         ..ROW
     },
     OpDef {
@@ -168,7 +188,7 @@ pub static ROWS: &[OpDef] = &[
             Ok(b.store(e))
         })],
         tolerance: super::row::ROUNDED,
-        cases: &["0,5,2", "10,0,-3", "0,0,1"],
+        cases: &["i64[]{0};i64[]{5};i64[]{2}", "f32[]{10};f32[]{0};f32[]{-3}", "i32[]{3};i32[]{3};i32[]{1}"],
         ..ROW
     },
     OpDef {
@@ -203,7 +223,7 @@ pub static ROWS: &[OpDef] = &[
             let e = b.load_if(0, coords, Some(keep), zero)?;
             Ok(b.store(e))
         })],
-        cases: &["[3,4]", "[3,4] upper=0 k=1", "[2,3,3] k=-1"],
+        cases: &["[3,4]", "[3,4];i64[]{1} upper=0", "[2,3,3];i64[]{-1}"],
         ..ROW
     },
 ];

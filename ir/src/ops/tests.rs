@@ -4,7 +4,7 @@
 
 use crate::cases::{self, Case, Random};
 use crate::consts::{Const, ConstId};
-use crate::lowering::{Candidate, NodeCtx, Operand, build_pointwise};
+use crate::lowering::{Candidate, NodeCtx, Operand, Part, ViewOp, build_pointwise};
 use crate::nest::Nest;
 use crate::nest_eval;
 use crate::op::{InferCtx, InferIn, OpDef, RefCtx, Tol};
@@ -13,11 +13,22 @@ use std::collections::BTreeMap;
 use tensor::dims::Origin;
 use tensor::{DType, DimId, DimPool, PrimaryMap, SymId, Tensor};
 
-/// The families whose cases are written in the language of [`crate::cases`].
-fn families() -> Vec<&'static OpDef> {
-    let all: [&'static [OpDef]; 5] =
-        [super::elementwise::ROWS, super::cast::ROWS, super::activation::ROWS, super::reduce::ROWS, super::norm::ROWS];
-    all.into_iter().flatten().collect()
+/// Rows with a reference function: control flow has none.
+fn families() -> impl Iterator<Item = &'static OpDef> {
+    let all: [&'static [OpDef]; 11] = [
+        super::elementwise::ROWS,
+        super::cast::ROWS,
+        super::activation::ROWS,
+        super::reduce::ROWS,
+        super::norm::ROWS,
+        super::shape::ROWS,
+        super::movement::ROWS,
+        super::index::ROWS,
+        super::matmul::ROWS,
+        super::conv::ROWS,
+        super::pool::ROWS,
+    ];
+    all.into_iter().flatten()
 }
 
 /// What a check of one node found: how many nests were compared, or what is wrong.
@@ -97,6 +108,14 @@ fn check(def: &OpDef, case: &Case, types: &BTreeMap<&str, DType>, extents: Exten
     };
     (def.infer)(&mut ctx).map_err(|e| format!("infer: {e}"))?;
     let (types_out, guards) = (ctx.outs, ctx.guards);
+    // An extent that only the result shows.
+    for (ty, got) in types_out.iter().zip(&results) {
+        for (&d, &n) in ty.shape().into_iter().flatten().zip(got.shape()) {
+            if let Some(s) = dims.as_symbol(d).filter(|&s| dims.sym(s).origin == Origin::DeviceResult) {
+                values.entry(s).or_insert(n as i64);
+            }
+        }
+    }
     let env = |s: SymId| values.get(&s).copied();
     for g in guards {
         let (a, b) = (dims.eval(g.lhs, &env), dims.eval(g.rhs, &env));
@@ -119,13 +138,41 @@ fn check(def: &OpDef, case: &Case, types: &BTreeMap<&str, DType>, extents: Exten
         outs.push(Operand { dtype: got.dtype(), shape, values: None, konst: None });
     }
     // Values.
-    let mut compared = 0;
+    let (mut compared, mut moved) = (0, false);
     let mut refusals = vec![];
     for candidate in def.lower {
         let mut ctx = NodeCtx { dims: &mut dims, attrs: &case.attrs, ins: &operands, outs: &outs, consts: &consts };
         let nest: Result<Nest, _> = match candidate {
             Candidate::Pointwise(f) => build_pointwise(&mut ctx, *f),
             Candidate::Loops(f) => f(&mut ctx),
+            Candidate::View(f) => {
+                let view = match f(&mut ctx) {
+                    Ok(v) => v,
+                    Err(r) => {
+                        refusals.push(r.0);
+                        continue;
+                    }
+                };
+                moved = true;
+                let x = tensors[0].as_ref().ok_or("a view of nothing")?;
+                for (i, want) in results.iter().enumerate() {
+                    let got = seen(&mut dims, &env, x, &view, i, want.shape())?;
+                    near(&got, want, Tol::Exact).map_err(|e| format!("view {i}: {e}"))?;
+                }
+                continue;
+            }
+            Candidate::Assemble(f) => {
+                let parts = f(&mut ctx).map_err(|r| format!("the parts refuse: {}", r.0))?;
+                let got = assembled(&dims, &env, &tensors, &parts, &results[0])?;
+                near(&got, &results[0], Tol::Exact).map_err(|e| format!("parts: {e}"))?;
+                moved = true;
+                continue;
+            }
+            Candidate::Kernel(f) => {
+                // Whether the kernel computes this is tested where there are kernels; here the row must not fail.
+                let _ = f(&mut ctx);
+                continue;
+            }
             _ => continue,
         };
         match nest {
@@ -140,11 +187,95 @@ fn check(def: &OpDef, case: &Case, types: &BTreeMap<&str, DType>, extents: Exten
             Err(r) => refusals.push(r.0),
         }
     }
-    let other = def.lower.iter().any(|c| matches!(c, Candidate::View(_) | Candidate::Host));
-    if compared == 0 && !other {
+    let tested = |c: &Candidate| !matches!(c, Candidate::Host | Candidate::Kernel(_));
+    let host = def.lower.iter().any(|c| matches!(c, Candidate::Host));
+    // Packed elements have no address: rows that move them refuse.
+    let packed = outs.iter().chain(operands.iter().flatten()).any(|o| o.dtype.size().is_none());
+    if compared == 0 && !moved && def.lower.iter().any(tested) && !host && !packed {
         return Err(format!("every candidate refuses: {refusals:?}"));
     }
     Ok(compared)
+}
+
+/// Result `i` of a view.
+fn seen(
+    dims: &mut DimPool,
+    env: &impl Fn(SymId) -> Option<i64>,
+    x: &Tensor,
+    view: &ViewOp,
+    i: usize,
+    shape: &[usize],
+) -> Result<Tensor, String> {
+    let rank = x.shape().len();
+    let steps = |s: &[(DimId, i64)]| -> Result<Vec<(i64, i64)>, String> {
+        s.iter().map(|&(d, k)| Ok((dims.eval(d, env).map_err(|e| e.to_string())?, k))).collect()
+    };
+    // The position along every axis of the operand, for a coordinate of the result.
+    let at: Box<dyn Fn(&[usize]) -> Vec<usize>> = match view {
+        ViewOp::Reshape => return Ok(x.reshaped(shape)),
+        ViewOp::Permute(p) => Box::new(|c| (0..rank).map(|a| c[p.iter().position(|&q| q == a).unwrap_or(0)]).collect()),
+        ViewOp::Broadcast => {
+            Box::new(|c| (0..rank).map(|a| if x.shape()[a] == 1 { 0 } else { c[c.len() - rank + a] }).collect())
+        }
+        ViewOp::Slice(s) => {
+            let s = steps(s)?;
+            Box::new(move |c| c.iter().zip(&s).map(|(&c, s)| (s.0 + c as i64 * s.1) as usize).collect())
+        }
+        ViewOp::Slices(all) => {
+            let s = steps(&all[i])?;
+            Box::new(move |c| c.iter().zip(&s).map(|(&c, s)| (s.0 + c as i64 * s.1) as usize).collect())
+        }
+    };
+    let (mut w, v) = (tensor::Writer::new(x.dtype(), shape), x.view());
+    for k in 0..shape.iter().product() {
+        let p = at(&coordinate(shape, k)).iter().zip(x.shape()).fold(0, |p, (c, d)| p * d + c);
+        if x.dtype().is_float() { w.push_f64(v.f64_at(p)) } else { w.push_i64(v.i64_at(p)) }
+    }
+    Ok(w.finish())
+}
+
+/// The row-major `k`-th coordinate.
+fn coordinate(shape: &[usize], mut k: usize) -> Vec<usize> {
+    let mut c: Vec<usize> = shape
+        .iter()
+        .rev()
+        .map(|&d| {
+            let i = k % d;
+            k /= d;
+            i
+        })
+        .collect();
+    c.reverse();
+    c
+}
+
+/// Operands laid into a result.
+fn assembled(
+    dims: &DimPool,
+    env: &impl Fn(SymId) -> Option<i64>,
+    tensors: &[Option<Tensor>],
+    parts: &[Part],
+    want: &Tensor,
+) -> Result<Tensor, String> {
+    let mut found: Vec<Option<(usize, usize)>> = vec![None; want.n_elems()];
+    for p in parts {
+        let x = tensors[p.operand].as_ref().ok_or("a part of nothing")?;
+        let start: Vec<i64> = p.start.iter().map(|&d| dims.eval(d, env).unwrap_or(-1)).collect();
+        for k in 0..x.n_elems() {
+            let c = coordinate(x.shape(), k);
+            let at = (0..c.len()).fold(0, |at, a| at * want.shape()[a] + c[a] + start[a] as usize);
+            if found[at].replace((p.operand, k)).is_some() {
+                return Err("two parts overlap".into());
+            }
+        }
+    }
+    let mut w = tensor::Writer::new(want.dtype(), want.shape());
+    for f in found {
+        let (i, k) = f.ok_or("an element has no part")?;
+        let v = tensors[i].as_ref().ok_or("a part of nothing")?.view();
+        if want.dtype().is_float() { w.push_f64(v.f64_at(k)) } else { w.push_i64(v.i64_at(k)) }
+    }
+    Ok(w.finish())
 }
 
 /// Whether two tensors agree within a row's tolerance.
