@@ -569,3 +569,120 @@ fn random_graphs_compute_the_same_lowered_and_fused() {
     // The generator still makes graphs in which there is something to fuse.
     assert!(fused.inlined > 40 && fused.merged > 8, "{fused:?}");
 }
+
+#[test]
+fn extents_that_only_the_device_knows_are_counted_first() {
+    let mut b = Builder::new();
+    let x = b.input(DType::F32, &["n"]);
+    let nz = b.op("NonZero", &[], &[x]);
+    let flat = b.ints(&[-1]);
+    let i = b.op("Reshape", &[], &[nz, flat]);
+    let y = b.op("Gather", &[], &[x, i]);
+    let y = b.op("Neg", &[], &[y]);
+    b.output(y);
+    let x = Tensor::from_f32(&[6], &[0.0, 1.5, 0.0, -2.0, 3.0, 0.0]);
+    let (plain, ..) = check(b, &[&[x], &[Tensor::from_f32(&[2], &[0.0, 0.0])]]);
+    assert_eq!(count(&plain, |o| matches!(o, HipOp::Readback { .. })), 1);
+    assert_eq!(count(&plain, |o| matches!(o, HipOp::Call(_))), 2);
+}
+
+#[test]
+fn a_kernel_takes_the_strides_that_its_contract_allows() {
+    let mut b = Builder::new();
+    let x = b.input(DType::F32, &["n", "4", "6"]);
+    let w = b.input(DType::F32, &["5", "6"]);
+    let wt = b.op("Transpose", &[perm(&[1, 0])], &[w]);
+    let y = b.op("MatMul", &[], &[x, wt]);
+    let xt = b.op("Transpose", &[perm(&[0, 2, 1])], &[x]);
+    let z = b.op("MatMul", &[], &[xt, y]);
+    b.output(z);
+    let (plain, ..) = check(b, &[&[seq(&[2, 4, 6]), seq(&[5, 6])]]);
+    assert_eq!((launches(&plain), count(&plain, |o| matches!(o, HipOp::Call(_)))), (0, 2));
+}
+
+#[test]
+fn a_convolution_copies_what_it_cannot_stride() {
+    let mut b = Builder::new();
+    let x = b.input(DType::F32, &["n", "5", "6", "3"]);
+    let w = b.konst(&seq(&[4, 3, 3, 3]));
+    let t = b.op("Transpose", &[perm(&[0, 3, 1, 2])], &[x]);
+    let y = b.op("Conv", &[], &[t, w]);
+    b.output(y);
+    let (plain, ..) = check(b, &[&[seq(&[1, 5, 6, 3])]]);
+    assert_eq!((launches(&plain), count(&plain, |o| matches!(o, HipOp::Call(_)))), (1, 1));
+}
+
+/// A row without candidates, for refusals.
+fn registry_without(name: &str) -> std::sync::Arc<Registry> {
+    let rows = ir::ops::rows().into_iter().map(|mut r| {
+        if r.name == name {
+            r.lower = &[];
+        }
+        r
+    });
+    std::sync::Arc::new(Registry::with_rows(rows))
+}
+
+#[test]
+fn one_error_lists_every_node_that_nothing_takes() {
+    let mut b = Builder::new();
+    b.m.registry = registry_without("Tanh");
+    let x = b.input(DType::F32, &["n"]);
+    let t = b.op("Tanh", &[], &[x]);
+    let t = b.op("Neg", &[], &[t]);
+    let y = b.op("Tanh", &[], &[t]);
+    let unused = b.op("Tanh", &[], &[y]);
+    let _ = unused;
+    b.output(y);
+    let mut m = b.m;
+    let info = ir::infer::infer(&mut m).unwrap();
+    let e = to_hip(&m, &info, &Options::default()).unwrap_err().to_string();
+    let want = "2 nodes cannot run on this target\n  node              /Tanh_0\n  \
+                Tanh (since 6)   /Tanh_0: any: its row has no candidates\n  \
+                Tanh (since 6)   /Tanh_2: any: its row has no candidates";
+    assert_eq!(e.split_whitespace().collect::<Vec<_>>(), want.split_whitespace().collect::<Vec<_>>());
+}
+
+#[test]
+fn choices_are_explained() {
+    let mut b = Builder::new();
+    let x = b.input(DType::F32, &["n", "4"]);
+    let t = b.op("Transpose", &[], &[x]);
+    let s = b.op("Shape", &[], &[t]);
+    let y = b.op("Relu", &[], &[t]);
+    b.output(y);
+    b.output(s);
+    let mut m = b.m;
+    let info = ir::infer::infer(&mut m).unwrap();
+    let (_, explain) = to_hip(&m, &info, &Options::default()).unwrap();
+    let want = "/Transpose_0 (Transpose): view\n/Shape_1 (Shape): shape\n/Relu_2 (Relu): loops\n\
+                total: 1 loops, 1 shape, 1 view\n";
+    assert_eq!(explain.to_string(), want);
+}
+
+#[test]
+fn time_grows_with_the_number_of_nodes() {
+    let time = |n: usize| {
+        let mut b = Builder::new();
+        let x = b.input(DType::F32, &["n", "8"]);
+        let mut v = vec![x];
+        for i in 0..n {
+            let (p, q) = (v[v.len() - 1], v[v.len() - 1 - (i * 7) % v.len().min(5)]);
+            v.push(match i % 4 {
+                0 => b.op("Add", &[], &[p, q]),
+                1 => b.op("Tanh", &[], &[p]),
+                2 => b.op("Transpose", &[perm(&[0, 1])], &[p]),
+                _ => b.op("Mul", &[], &[p, q]),
+            });
+        }
+        b.output(v[n]);
+        let mut m = b.m;
+        let info = ir::infer::infer(&mut m).unwrap();
+        let start = std::time::Instant::now();
+        let (mut hip, _) = to_hip(&m, &info, &Options::default()).unwrap();
+        crate::fuse(&mut hip);
+        start.elapsed()
+    };
+    let (small, large) = (time(400), time(4000));
+    assert!(large < small * 40 + std::time::Duration::from_millis(200), "{small:?} {large:?}");
+}
