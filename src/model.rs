@@ -172,11 +172,7 @@ impl CompiledModel {
 
     #[cfg(feature = "llvm")]
     fn load_code(&self) -> Result<Code> {
-        let jit = Arc::new(codegen::jit::load(&self.object()?)?);
-        let (init, run, words, hash) = (jit.init(), jit.run(), jit.frame_words(), jit.abi_hash());
-        // SAFETY: the code was made by our code generator for the ABI that its hash names; `jit` keeps it mapped.
-        #[allow(unsafe_code)]
-        Ok(unsafe { Code::new(init, run, words, hash, jit) })
+        Ok(codegen::jit::load(&self.object()?)?.into_runtime())
     }
 
     #[cfg(not(feature = "llvm"))]

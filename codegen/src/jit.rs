@@ -37,6 +37,14 @@ impl Code {
     pub fn abi_hash(&self) -> u64 {
         self.abi_hash
     }
+    /// The same for the runtime, which keeps it mapped as long as a model uses it.
+    pub fn into_runtime(self) -> runtime::Code {
+        let code = std::sync::Arc::new(self);
+        let (init, run, words, hash) = (code.init, code.run, code.frame_words, code.abi_hash);
+        // SAFETY: the code was generated for the ABI that its hash names, uses no state but its frame and context, and stays mapped
+        // while `code` lives.
+        unsafe { runtime::Code::new(init, run, words, hash, code) }
+    }
     /// The metadata section's bytes.
     pub fn metadata(&self) -> &[u8] {
         // SAFETY: the code defines `metadata_len` bytes there, and lives as long as `self`.

@@ -20,6 +20,9 @@ impl<S: Into<String>> From<S> for Refusal {
 /// A candidate accepts with a plan or refuses with a reason.
 pub type Plan<T> = Result<T, Refusal>;
 
+/// See [`Candidate::Pointwise`].
+pub type PointwiseFn = fn(&mut NodeCtx, &mut Nest, &[Option<ExprId>]) -> Plan<SmallVec<[ExprId; 1]>>;
+
 /// One way to run an operator.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
@@ -28,7 +31,7 @@ pub enum Candidate {
     View(fn(&mut NodeCtx) -> Plan<ViewOp>),
     /// Each result element depends on the operand elements at the same (broadcast) position. `args[i]` is operand `i`'s element in
     /// its compute type; absent operands are `None`. Returns one expression per result, each in the compute type of its dtype.
-    Pointwise(fn(&mut NodeCtx, &mut Nest, &[Option<ExprId>]) -> Plan<SmallVec<[ExprId; 1]>>),
+    Pointwise(PointwiseFn),
     /// A whole loop nest. Operands of the nest: present operands of the node in order, then results; all contiguous row-major
     /// (`lower` puts actual strides in afterwards).
     Loops(fn(&mut NodeCtx) -> Plan<Nest>),

@@ -18,6 +18,9 @@ tensor::entity! {
 /// The domain of ONNX's own operators is the empty string; ours (fused forms that rewriting makes) is [`HIP_DOMAIN`].
 pub const HIP_DOMAIN: &str = "hip";
 
+/// Turns attributes into plain parameters and calls a reference function.
+pub type ReferenceFn = fn(&RefCtx) -> Result<Vec<Tensor>>;
+
 /// Everything known about one meaning of an operator.
 #[derive(Clone)]
 pub struct OpDef {
@@ -40,7 +43,7 @@ pub struct OpDef {
     /// Sets types (and shape values) of the results. Runs again whenever operands become better known.
     pub infer: fn(&mut InferCtx) -> Result<()>,
     /// The meaning: operands to results on host tensors. Control flow has `None` and is run by the interpreter.
-    pub reference: Option<fn(&RefCtx) -> Result<Vec<Tensor>>>,
+    pub reference: Option<ReferenceFn>,
     /// Ways to run it, best first.
     pub lower: &'static [Candidate],
     /// Extra facts.

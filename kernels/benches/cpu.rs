@@ -37,8 +37,8 @@ fn peak() -> f64 {
             _mm256_cvtss_f32(sum)
         }
         let n = 100_000;
-        // SAFETY: the tier says that the machine has AVX2 and FMA.
         let t = time(|| {
+            // SAFETY: the tier says that the machine has AVX2 and FMA.
             black_box(unsafe { fma(n) });
         });
         return (n * 12 * 16) as f64 / t / 1e9;

@@ -311,7 +311,7 @@ pub fn range(start: &Tensor, limit: &Tensor, delta: &Tensor) -> Result<Tensor> {
     if dtype.is_float() {
         let [s, l, d] = [start, limit, delta].map(|t| t.view().f64_at(0));
         let n = ((l - s) / d).ceil().max(0.0);
-        if !(n < 1e12) {
+        if n.is_nan() || n >= 1e12 {
             return Err(fail(format!("Range from {s} to {l} by {d} has no end")));
         }
         let v: Vec<f64> = (0..n as usize).map(|i| s + i as f64 * d).collect();

@@ -714,11 +714,11 @@ fn undefined(name: &str, what: &str, path: &str) -> Diagnostic {
 }
 
 fn check_extents(name: &str, dims: &[SourceDim]) -> Result<()> {
-    let known = dims.iter().map(|d| match d {
+    let mut known = dims.iter().map(|d| match d {
         SourceDim::Known(n) if *n > 0 => usize::try_from(*n).ok(),
         _ => Some(1),
     });
-    let n = known.fold(Some(1usize), |a, d| a?.checked_mul(d?));
+    let n = known.try_fold(1usize, |a, d| a.checked_mul(d?));
     if dims.len() > pb::MAX_RANK || n.is_none_or(|n| n > pb::MAX_ELEMS) {
         let shown: Vec<String> = dims.iter().take(8).map(|d| format!("{d:?}")).collect();
         let e = format!("graph input {name:?} has rank {} and extents [{}]: too large", dims.len(), shown.join(", "));

@@ -126,10 +126,10 @@ const CAST_CASES: &[&str] = &[
 
 fn infer_identity(c: &mut InferCtx) -> Result<()> {
     same_as_0(c)?;
-    if c.values(0).is_none() {
-        if let Some(v) = elements(c, 0) {
-            c.set_values(0, v);
-        }
+    if c.values(0).is_none()
+        && let Some(v) = elements(c, 0)
+    {
+        c.set_values(0, v);
     }
     Ok(())
 }

@@ -589,12 +589,12 @@ fn pad_loops(c: &mut NodeCtx) -> Plan<Nest> {
     let attr_value = c.attrs.float(2);
     let mut b = Builder::over_result(c)?;
     let (mut coords, mut cond): (Vec<_>, Option<ExprId>) = (Vec::new(), None);
-    for a in 0..rank {
-        if begin[a] == zero && x.shape[a] == y.shape[a] {
+    for (a, &begin) in begin.iter().enumerate() {
+        if begin == zero && x.shape[a] == y.shape[a] {
             coords.push(b.along(outer(a)));
             continue;
         }
-        let (o, p) = (b.outer(a), b.dim(begin[a]));
+        let (o, p) = (b.outer(a), b.dim(begin));
         let i = b.bin(BinOp::Sub, o, p);
         let n = b.dim(x.shape[a]);
         let (k0, k1, k2) = (b.int(0), b.int(1), b.int(2));
@@ -602,10 +602,10 @@ fn pad_loops(c: &mut NodeCtx) -> Plan<Nest> {
         match mode {
             PadMode::Constant => {
                 // Removed elements need no test: only where something is added can the source be missing.
-                let before = b.c.dims.prove_le(begin[a], zero) != Proof::Yes;
+                let before = b.c.dims.prove_le(begin, zero) != Proof::Yes;
                 let (minus, one) = (b.c.dims.constant(-1), b.c.dims.constant(1));
-                let offset = b.c.dims.mul(begin[a], minus);
-                let reach = b.c.dims.sub(y.shape[a], begin[a]);
+                let offset = b.c.dims.mul(begin, minus);
+                let reach = b.c.dims.sub(y.shape[a], begin);
                 let after = b.c.dims.prove_le(reach, x.shape[a]) != Proof::Yes;
                 coords.push(b.affine(offset, one, outer(a)));
                 let inside = b.within(i, x.shape[a], before, after);

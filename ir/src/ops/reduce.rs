@@ -84,10 +84,10 @@ fn infer_reduce(c: &mut InferCtx, from: From, kind: Reduce) -> Result<()> {
             Reduce::Min => dim_min,
             _ => return Ok(()),
         };
-        if let Some((&first, rest)) = elements(c, 0).as_ref().and_then(|v| v.split_first()) {
-            if let Some(v) = rest.iter().try_fold(first, |a, &b| f(c.dims, a, b)) {
-                c.set_values(0, [v]);
-            }
+        if let Some((&first, rest)) = elements(c, 0).as_ref().and_then(|v| v.split_first())
+            && let Some(v) = rest.iter().try_fold(first, |a, &b| f(c.dims, a, b))
+        {
+            c.set_values(0, [v]);
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use ir::{Module, Onnx};
 
 /// The text without names and numbers of constants, which export may change.
 fn shape_of(m: &Module<Onnx>) -> Vec<String> {
-    print_onnx(m).lines().filter(|l| !l.starts_with("const") && !l.is_empty()).map(|l| strip(l)).collect()
+    print_onnx(m).lines().filter(|l| !l.starts_with("const") && !l.is_empty()).map(strip).collect()
 }
 
 fn strip(line: &str) -> String {

@@ -62,13 +62,7 @@ pub(crate) fn row<T: Elem>(e: &Epilogue, acc: &mut [f32], bias: Bias<T>, residua
         }),
         act::HARD_SIGMOID => each(acc, out, |x| {
             let y = lo.mul_add(x, hi);
-            if y < 0.0 {
-                0.0
-            } else if y > 1.0 {
-                1.0
-            } else {
-                y
-            }
+            y.clamp(0.0, 1.0)
         }),
         _ => each(acc, out, |x| x),
     }
