@@ -53,7 +53,7 @@ pub fn to_proto(m: &Module<Onnx>) -> Result<ModelProto> {
             _ => drop(names.entry(v).or_insert_with(name)),
         }
     }
-    let mut graph = e.graph(m.main, names, "", true)?;
+    let mut graph = e.graph(m.main, names, "", None)?;
     graph.name = if m.meta.name.is_empty() { "main".into() } else { m.meta.name.clone() };
     for (id, name) in &e.consts {
         graph.initializer.push(e.tensor(*id, name)?);
@@ -154,7 +154,7 @@ impl Export<'_> {
         r: RegionId,
         mut names: FxHashMap<Value, String>,
         path: &str,
-        main: bool,
+        n_captured: Option<usize>,
     ) -> Result<GraphProto> {
         let m = self.m;
         let g = &m.graphs[r];
@@ -173,7 +173,8 @@ impl Export<'_> {
             out.node.push(node);
         }
         // A body's captured parameters are seen from outside, not passed.
-        let n_own = if main { g.inputs.len() } else { g.inputs.len() - self.captured(r) };
+        let main = n_captured.is_none();
+        let n_own = g.inputs.len() - n_captured.unwrap_or(0).min(g.inputs.len());
         for &v in &g.inputs[..n_own] {
             out.input.push(info(&names[&v], &g.values[v].ty, &m.dims, true));
         }
@@ -191,12 +192,6 @@ impl Export<'_> {
             out.output.push(info(&name, &g.values[v].ty, &m.dims, false));
         }
         Ok(out)
-    }
-
-    fn captured(&self, r: RegionId) -> usize {
-        let nodes = self.m.graphs.values().flat_map(|g| g.nodes.values());
-        let owner = nodes.filter(|n| n.regions.contains(&r)).map(|n| n.n_captures).next();
-        owner.and_then(|n| usize::try_from(n).ok()).unwrap_or(0)
     }
 
     fn name(&mut self, g: &Graph<Onnx>, v: Value, names: &mut FxHashMap<Value, String>) -> String {
@@ -239,7 +234,7 @@ impl Export<'_> {
             let first = body.inputs.len() - (n.ins.len() - own).min(body.inputs.len());
             let captured = body.inputs[first..].iter().copied().zip(ins[own..].iter().cloned()).collect();
             let inner = format!("{}/{}/", n.origin, a.name);
-            let g = Some(Box::new(self.graph(r, captured, &inner, false)?));
+            let g = Some(Box::new(self.graph(r, captured, &inner, Some(ins.len() - own))?));
             attribute.push(AttributeProto { g, ..plain(a.name, AttributeType::Graph) });
         }
         let output = n.outs.iter().map(|&v| self.name(g, v, names)).collect();

@@ -527,7 +527,13 @@ impl<'a> Builder<'a> {
         let len = |n: usize| [n];
         let strings = |s: &[Arc<str>]| s.iter().map(|s| s.to_string()).collect::<Vec<_>>();
         let t = match (*name, value) {
-            ("value" | "sparse_value", SourceAttr::Tensor(c)) => return Ok(c.clone()),
+            ("value" | "sparse_value", SourceAttr::Tensor(c)) => {
+                let mut c = c.clone();
+                if c.name.is_empty() {
+                    c.name = node.outputs.first().cloned().unwrap_or_default();
+                }
+                return Ok(c);
+            }
             ("value_int", SourceAttr::Int(v)) => Tensor::from_i64(&[], &[*v]),
             ("value_ints", SourceAttr::Ints(v)) => Tensor::from_i64(&len(v.len()), v),
             ("value_float", SourceAttr::Float(v)) => Tensor::from_f32(&[], &[*v]),

@@ -212,16 +212,16 @@ fn constant(c: &mut Cursor, base: &Path, files: &mut FxHashMap<String, Arc<Exter
             ConstData::Bytes(t.bytes().clone())
         }
     } else if c.eat("splat") {
-        let item = c.element()?;
-        let t = pb::parse_literal(dtype, &[], &[&item]).map_err(|e| c.error(at, e.message()))?;
-        ConstData::Splat(t.bytes().iter().copied().collect())
+        let t = if c.eat("bits") {
+            Tensor::new(dtype, &[], hex(c)?.into())
+        } else {
+            let item = c.element()?;
+            pb::parse_literal(dtype, &[], &[&item])
+        };
+        ConstData::Splat(t.map_err(|e| c.error(at, e.message()))?.bytes().iter().copied().collect())
     } else if c.eat("bits") {
-        let hex = c.string()?;
-        let byte = |p: &[u8]| std::str::from_utf8(p).ok().and_then(|s| u8::from_str_radix(s, 16).ok());
-        let bytes: Option<Vec<u8>> = hex.as_bytes().chunks(2).map(byte).collect();
-        let bytes = bytes.ok_or_else(|| c.error(at, "bits are pairs of hexadecimal digits"))?;
-        Tensor::new(dtype, &shape, bytes.clone().into()).map_err(|e| c.error(at, e.message()))?;
-        ConstData::Bytes(bytes.into())
+        let t = Tensor::new(dtype, &shape, hex(c)?.into()).map_err(|e| c.error(at, e.message()))?;
+        ConstData::Bytes(t.bytes().clone())
     } else if c.eat("file") {
         c.expect("(")?;
         let path = c.string()?;
@@ -239,6 +239,15 @@ fn constant(c: &mut Cursor, base: &Path, files: &mut FxHashMap<String, Arc<Exter
         return Err(c.expected("\"[\", \"splat\", \"bits\", \"file\" or \"digest\""));
     };
     Ok(Const { dtype, shape: shape.into(), data, name })
+}
+
+/// Bytes as pairs of hexadecimal digits in a string.
+fn hex(c: &mut Cursor) -> Result<Vec<u8>> {
+    c.space();
+    let (at, text) = (c.at, c.string()?);
+    let byte = |p: &[u8]| std::str::from_utf8(p).ok().and_then(|s| u8::from_str_radix(s, 16).ok());
+    let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(byte).collect();
+    bytes.ok_or_else(|| c.error(at, "bits are pairs of hexadecimal digits"))
 }
 
 /// A constant of the module, if one is next.

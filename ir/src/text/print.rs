@@ -61,6 +61,10 @@ pub(super) fn module<D: TextDialect>(m: &Module<D>, options: &mut PrintOptions) 
     o
 }
 
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
 fn elements(c: &Const) -> Option<String> {
     let t = c.read().ok()?;
     if t.dtype() == DType::String {
@@ -76,9 +80,10 @@ fn data(c: &Const, options: &mut PrintOptions) -> String {
         }
         ConstData::Splat(_) => {
             let one = Const { shape: Default::default(), ..c.clone() };
-            if let Some(e) = elements(&one) {
-                return format!("splat {e}");
-            }
+            return match elements(&one) {
+                Some(e) => format!("splat {e}"),
+                None => format!("splat bits \"{}\"", hex(one.read().ok().as_ref().map_or(&[], |t| t.bytes()))),
+            };
         }
         ConstData::Digest(d) => return format!("digest {d:?}"),
         _ => {}
@@ -90,8 +95,7 @@ fn data(c: &Const, options: &mut PrintOptions) -> String {
     match c.read() {
         Ok(t) if t.dtype() == DType::String => format!("[{}]", elements(c).unwrap_or_default()),
         Ok(t) if small => {
-            let hex: String = t.bytes().iter().map(|b| format!("{b:02x}")).collect();
-            format!("bits \"{hex}\"")
+            format!("bits \"{}\"", hex(t.bytes()))
         }
         Ok(t) => match &mut options.sidecar {
             Some(s) => {

@@ -3,6 +3,7 @@
 use super::{broken, nest::verify_nest, path, regions, ssa};
 use crate::graph::{Def, Graph, Module, Node, NodeData, RegionId, Value};
 use crate::hip::{Hip, HipOp, HipType};
+use crate::nest::{Expr, Nest, Phase};
 use rustc_hash::FxHashSet;
 use tensor::dims::Proof;
 use tensor::{DType, DimPool, Entity, Result};
@@ -104,7 +105,7 @@ fn operation(m: &Module<Hip>, g: &Graph<Hip>, n: &NodeData<Hip>, dims: &mut DimP
                     return Err(broken(format!("operand {i} is {} but the nest's p{i} is {}", t.dtype, p.dtype)));
                 }
             }
-            Ok(())
+            overlaps(g, n, nest)
         }
         HipOp::Call(c) => {
             if usize::try_from(c.n_reads).is_ok_and(|k| k > n.ins.len()) || !n.outs.is_empty() {
@@ -185,6 +186,31 @@ fn operation(m: &Module<Hip>, g: &Graph<Hip>, n: &NodeData<Hip>, dims: &mut DimP
             allocated(&m.graphs[r], r, usize::from(l.cond))
         }
     }
+}
+
+/// Operands that are one buffer: only where each point reads the very elements that it then writes.
+fn overlaps(g: &Graph<Hip>, n: &NodeData<Hip>, nest: &Nest) -> Result<()> {
+    let root_of = |i: usize| n.ins.get(i).copied().flatten().map(|v| root(g, v));
+    let loads = |k: usize| {
+        nest.exprs.iter().filter_map(move |e| match e {
+            Expr::Load(a) | Expr::LoadIf { access: a, .. } if usize::from(a.operand) == k => Some(a),
+            _ => None,
+        })
+    };
+    for (w, to) in nest.operands.iter().enumerate().filter(|(_, p)| p.written) {
+        for (k, from) in nest.operands.iter().enumerate().filter(|&(k, _)| k != w && root_of(k) == root_of(w)) {
+            let stores = nest.phases.iter().flat_map(|p| match p {
+                Phase::Store { stores, .. } => stores.as_slice(),
+                Phase::Reduce(_) => &[],
+            });
+            let mut stores = stores.map(|(a, _)| a).filter(|a| usize::from(a.operand) == w);
+            let same_place = from.shape == to.shape && from.strides == to.strides;
+            if from.written || !same_place || stores.any(|s| loads(k).any(|l| l.coords != s.coords)) {
+                return Err(broken(format!("p{k} and p{w} are one buffer, and points touch what is not their own")));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn condition(t: &HipType) -> Result<()> {

@@ -155,5 +155,6 @@ fn nest_rules() {
     hip("store inner p1[o0, i0]", "store p1[o0, i0]", "phase 1 stores once but depends on an inner axis");
     hip("= e2\n  }", "= e2\n    store inner p0[o0, i0] = e2\n  }", "phase 2 stores to p0, which is only read");
     hip("    store inner p1[o0, i0] = e2\n", "", "p1 is written by no store");
+    hip("launch %v4 -> %v5", "launch %v5 -> %v5", "p0 and p1 are one buffer, and points touch what is not their own");
     hip("p0 : f32[3, 8]", "p0 : f16[3, 8]", "operand 0 is f32 but the nest's p0 is f16");
 }
