@@ -155,7 +155,7 @@ fn check(def: &OpDef, case: &Case, types: &BTreeMap<&str, DType>, extents: Exten
                 };
                 moved = true;
                 let x = tensors[0].as_ref().ok_or("a view of nothing")?;
-                for (i, want) in results.iter().enumerate() {
+                for (i, want) in results.iter().take(case.n_outs).enumerate() {
                     let got = seen(&mut dims, &env, x, &view, i, want.shape())?;
                     near(&got, want, Tol::Exact).map_err(|e| format!("view {i}: {e}"))?;
                 }
