@@ -24,7 +24,7 @@ use std::sync::Arc;
 use tensor::{DType, DimId, Entity};
 
 /// Most expressions of a fused nest: beyond that registers spill and compile time grows.
-const MAX_EXPRS: usize = 256;
+const MAX_EXPRS: usize = 96;
 /// Most buffers of a fused nest.
 const MAX_OPERANDS: usize = 24;
 
@@ -391,6 +391,10 @@ impl<'a> Fuse<'a> {
         self.set(p, out, ins, None);
     }
 
+    /// Whether a nest made of both could fit the limits; asked before any work is done.
+    fn fits(a: &Nest, b: &Nest) -> bool {
+        a.exprs.len() + b.exprs.len() <= MAX_EXPRS
+    }
     /// The nest fits the limits.
     fn small(nest: &Nest) -> bool {
         nest.exprs.len() <= MAX_EXPRS && nest.operands.len() <= MAX_OPERANDS

@@ -21,6 +21,9 @@ impl Fuse<'_> {
     /// Inlines the producer `p` of operand `k` (value `v`) into `c`, when that is possible and worth it.
     pub(super) fn inline(&mut self, c: Node, k: usize, v: Value, p: Node) -> bool {
         let (Some(cn), Some(pn)) = (self.nest(c), self.nest(p)) else { return false };
+        if !Fuse::fits(&cn, &pn) {
+            return false;
+        }
         let b = self.root[v.index()];
         let [Phase::Store { over_inner: false, stores }] = pn.phases.as_slice() else { return false };
         let at = stores

@@ -12,6 +12,9 @@ impl Fuse<'_> {
     /// what the same point has just written.
     pub(super) fn merge(&mut self, c: Node, v: Value, p: Node) -> bool {
         let (Some(cn), Some(pn)) = (self.nest(c), self.nest(p)) else { return false };
+        if !Fuse::fits(&cn, &pn) {
+            return false;
+        }
         let b = self.root[v.index()];
         // What the producer writes must not be needed before the consumer's place, where the new nest stands.
         let written = pn.operands.iter().zip(&self.node(p).ins).filter(|(o, _)| o.written);
