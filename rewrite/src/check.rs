@@ -482,12 +482,8 @@ mod tests {
         let registry = Registry::builtin();
         let mut errors = vec![];
         for rule in rules::all() {
-            if Compiled::new(&registry, &rule).is_err() {
-                eprintln!("{} has operators without rows", rule.name);
-                continue;
-            }
             match check_rule(&registry, &rule, 24) {
-                Ok(c) => assert!(rule.cases.is_empty() || c.compared > 0),
+                Ok(c) => assert!(c.compared > 0, "{} has no case", rule.name),
                 Err(e) => errors.push(e),
             }
         }

@@ -115,6 +115,11 @@ impl CostModel {
             "Erf" | "Tanh" | "Exp" | "Sigmoid" | "Gelu" | "Silu" | "Pow" | "Log" => n.saturating_mul(8),
             _ => n,
         };
+        // Keys are read faster row by row.
+        let slot = (def.name == "Attention").then(|| def.slot("k_trans")).flatten();
+        if slot.and_then(|s| node.attrs().and_then(|a| f.attrs[a].int(s))) == Some(1) {
+            bytes = bytes.saturating_add(kid(1).map_or(0, |k| self.bytes(f, k)));
+        }
         let time = (bytes.saturating_mul(1000) / self.bytes_per_ns).max(flops.saturating_mul(1000) / self.flops_per_ns);
         self.launch_ps.saturating_add(time)
     }

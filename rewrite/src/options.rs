@@ -6,7 +6,8 @@ use crate::region::{self, Job};
 use crate::report::Report;
 use crate::rule::{Compiled, NumClass, Rule};
 use crate::rules;
-use ir::{Module, Onnx, RegionId, Registry, Shape, Value};
+use ir::graph::Def;
+use ir::{Module, Onnx, RegionId, Registry, Shape, Type, Value};
 use std::time::{Duration, Instant};
 use tensor::{Diagnostic, ErrorKind, Result};
 
@@ -97,17 +98,56 @@ pub(crate) fn compile_rules(registry: &Registry, options: &Options, report: &mut
     Ok(out)
 }
 
-/// Rewrites every graph of the module. Types must be inferred (`ir::infer`); those of new values are set. Extents are
-/// refined first. Guards that the result no longer needs stay; run [`crate::refine`](crate::refine()) after inferring again.
+/// Rewrites every graph of the module: refines extents, infers, rewrites, infers and refines again. Types and guards of the
+/// module are those of the result, and [`Report::info`] is what inference knows about it: callers need not infer again
+/// (who does, should run [`crate::refine`](crate::refine()) after it).
 ///
 /// # Errors
 /// `Argument` for an unknown rule name in the options; errors of shape inference; `Internal` when the independent check of
 /// the extraction fails.
 pub fn rewrite(module: &mut Module<Onnx>, options: &Options) -> Result<Report> {
-    rewrite_with(module, options, |m| {
+    let mut report = rewrite_with(module, options, |m| {
         let info = ir::infer::infer(m)?;
         Ok(move |r: RegionId, v: Value| info.values(r, v).cloned())
-    })
+    })?;
+    let t = Instant::now();
+    if options.enabled {
+        report.dims_before = report.dims;
+        report.info = reinfer(module)?;
+        report.dims = crate::refine(module);
+    } else {
+        report.info = ir::infer::infer(module)?;
+    }
+    report.time("infer", t.elapsed());
+    Ok(report)
+}
+
+/// Infers types from nothing, so that extents which only dead nodes gave values to are derived from what is there. Guards
+/// over extents that are known only during the run are those of the nodes that are left; guards over input extents stay,
+/// because refinement took them for facts.
+fn reinfer(module: &mut Module<Onnx>) -> Result<ir::infer::Info> {
+    let dims = &module.dims;
+    module.guards.retain(|g| [g.lhs, g.rhs].into_iter().all(|d| crate::refine::at_entry(dims, d)));
+    let outputs = module.graph().outputs.clone();
+    let mut old: Vec<(RegionId, Value, Type)> = Vec::new();
+    for r in module.graphs.keys() {
+        let main = r == module.main;
+        for v in module.graphs[r].values.keys() {
+            let data = &mut module.graphs[r].values[v];
+            if matches!(data.def, Def::Node(..)) && !(main && outputs.contains(&v)) {
+                old.push((r, v, std::mem::replace(&mut data.ty, Type::Unknown)));
+            }
+        }
+    }
+    let info = ir::infer::infer(module)?;
+    let mut worse = false;
+    for (r, v, ty) in old {
+        let now = &mut module.graphs[r].values[v].ty;
+        if now.shape().is_none() && ty.as_tensor().is_none_or(|t| t.shape.is_some()) && *now != ty {
+            (*now, worse) = (ty, true);
+        }
+    }
+    if worse { ir::infer::infer(module) } else { Ok(info) }
 }
 
 /// [`rewrite`] with a given way to know the elements of small integer tensors.

@@ -239,6 +239,17 @@ impl Search<'_> {
                     if !p.ops.contains(&op) {
                         continue;
                     }
+                    // One look ahead spares most copies of the match.
+                    let in_order = (0..p.kids.len()).all(|i| n.kids.get(i).is_none_or(|&k| self.may(&p.kids[i], k)));
+                    let swapped = p.swap
+                        && n.kids.len() == 2
+                        && p.kids.len() == 2
+                        && eg.find(n.kids[0]) != eg.find(n.kids[1])
+                        && self.may(&p.kids[0], n.kids[1])
+                        && self.may(&p.kids[1], n.kids[0]);
+                    if !(in_order || swapped) || (!p.rest && n.kids.len() > p.kids.len()) {
+                        continue;
+                    }
                     let mut m = m.clone();
                     let def = &eg.analysis.registry[op];
                     let list = &eg.analysis.attrs[attrs];
@@ -267,19 +278,24 @@ impl Search<'_> {
                     if root {
                         m.root_node = Some(n.clone());
                     }
-                    if !p.rest && n.kids.len() > p.kids.len() {
-                        continue;
+                    if swapped {
+                        self.kids(&p.kids, &[n.kids[1], n.kids[0]], g.next, m.clone());
                     }
-                    if p.swap && n.kids.len() == 2 && p.kids.len() == 2 {
-                        self.kids(&p.kids, &[n.kids[0], n.kids[1]], g.next, m.clone());
-                        if self.eg.find(n.kids[0]) != self.eg.find(n.kids[1]) {
-                            self.kids(&p.kids, &[n.kids[1], n.kids[0]], g.next, m);
-                        }
-                    } else {
+                    if in_order {
                         self.kids(&p.kids, &n.kids, g.next, m);
                     }
                 }
             }
+        }
+    }
+    /// Whether `pat` can match in a class, by a look at its nodes.
+    fn may(&self, pat: &Pat, class: Id) -> bool {
+        match pat {
+            Pat::Var(_) => true,
+            Pat::Scalar(_) => self.eg[class].data.konst.is_some(),
+            Pat::Absent => is_absent(self.eg, class),
+            Pat::Any(ps) => ps.iter().any(|p| self.may(p, class)),
+            Pat::Node(p) => self.eg[class].nodes.iter().any(|n| n.op().is_some_and(|o| p.ops.contains(&o))),
         }
     }
     fn kids(&mut self, pats: &[Pat], kids: &[Id], next: Option<&Goal<'_>>, m: Match) {

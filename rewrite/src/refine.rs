@@ -258,6 +258,28 @@ fn close(mut eg: DimGraph, pool: &mut DimPool) -> DimGraph {
     eg
 }
 
+/// Drops each guard `a ≤ b` for which another one, `c ≤ d`, leaves no more room: d - c ≤ b - a for every value of the symbols
+/// (`1 ≤ s` where `3 ≤ s` is checked anyway). Only guards checked at the entry make others unnecessary.
+fn weaker(pool: &mut DimPool, guards: &mut Vec<ir::graph::Guard>) {
+    if guards.len() > DIM_FACTS {
+        return;
+    }
+    let room: Vec<Option<DimId>> = guards.iter().map(|g| (g.rel == Rel::Le).then(|| pool.sub(g.rhs, g.lhs))).collect();
+    let strong: Vec<bool> = guards.iter().map(|g| at_entry(pool, g.lhs) && at_entry(pool, g.rhs)).collect();
+    let mut gone = vec![false; guards.len()];
+    for i in 0..guards.len() {
+        let Some(a) = room[i] else { continue };
+        gone[i] = (0..guards.len())
+            .filter(|&j| j != i && !gone[j] && strong[j])
+            .any(|j| room[j].is_some_and(|b| pool.prove_le(b, a) == Proof::Yes));
+    }
+    let mut i = 0;
+    guards.retain(|_| {
+        i += 1;
+        !gone[i - 1]
+    });
+}
+
 /// Whether `a ≤ b` because one is the minimum or maximum of the other and something.
 fn bounded(eg: &DimGraph, a: Id, b: Id) -> bool {
     let is = |k: &[Id; 2], x: Id| k.iter().any(|&k| eg.find(k) == eg.find(x));
@@ -266,7 +288,7 @@ fn bounded(eg: &DimGraph, a: Id, b: Id) -> bool {
 }
 
 /// Whether a dim is known once the run's inputs are.
-fn at_entry(pool: &DimPool, d: DimId) -> bool {
+pub(crate) fn at_entry(pool: &DimPool, d: DimId) -> bool {
     pool.symbols_of(d).iter().all(|&s| matches!(pool.sym(s).origin, Origin::Input { .. }))
 }
 
@@ -297,7 +319,8 @@ pub fn refine(module: &mut Module<Onnx>) -> DimReport {
     eg.rebuild();
     let mut eg = close(eg, pool);
     let mut facts = 0;
-    let guards = std::mem::take(&mut module.guards);
+    let mut guards = std::mem::take(&mut module.guards);
+    weaker(pool, &mut guards);
     let mut kept = Vec::new();
     for g in guards {
         let (a, b) = (id_of[&g.lhs], id_of[&g.rhs]);
@@ -318,7 +341,6 @@ pub fn refine(module: &mut Module<Onnx>) -> DimReport {
             }
         };
         if holds {
-            report.guards_removed += 1;
             continue;
         }
         if g.rel == Rel::Eq && facts < DIM_FACTS && at_entry(pool, g.lhs) && at_entry(pool, g.rhs) {
@@ -329,6 +351,7 @@ pub fn refine(module: &mut Module<Onnx>) -> DimReport {
         }
         kept.push(g);
     }
+    report.guards_removed = report.guards - kept.len();
     module.guards = kept;
     report.n_enodes = eg.total_size();
 
@@ -430,6 +453,21 @@ mod tests {
             &[("0", Rel::Le, "s"), ("min(s, t)", Rel::Le, "s"), ("u", Rel::Eq, "s"), ("2*u", Rel::Eq, "2*s")],
             &["u Eq s", "2*u Eq 2*s"],
             &[("u", "u"), ("min(s, max(s, t))", "s")],
+        );
+    }
+
+    #[test]
+    fn of_two_bounds_the_tighter_one_stays() {
+        check(
+            &[
+                ("1", Rel::Le, "s"),
+                ("5", Rel::Le, "floordiv(t, 2)"),
+                ("3", Rel::Le, "s"),
+                ("3", Rel::Le, "s"),
+                ("0", Rel::Le, "floordiv(t, 2)"),
+            ],
+            &["5 Le floordiv(t, 2)", "3 Le s"],
+            &[],
         );
     }
 

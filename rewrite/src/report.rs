@@ -70,8 +70,12 @@ pub struct Report {
     pub cost: u64,
     /// Unions refused because types differ: a broken rule. Empty unless there is a bug.
     pub conflicts: Vec<String>,
-    /// What refining dims did.
+    /// What refining dims of the model as it came did.
+    pub dims_before: crate::refine::DimReport,
+    /// What refining dims of the result did.
     pub dims: crate::refine::DimReport,
+    /// What inference knows about the result.
+    pub info: ir::infer::Info,
     /// Time per phase.
     pub times: Vec<(&'static str, Duration)>,
 }
@@ -92,7 +96,9 @@ impl fmt::Display for Report {
         let stops: Vec<String> = self.stops.iter().map(|(s, n)| format!("{s} ({n})")).collect();
         writeln!(f, "stopped    {}", stops.join(", "))?;
         writeln!(f, "cost       {} us estimated, {} choices improved", self.cost / 1_000_000, self.n_improved)?;
-        write!(f, "{}", self.dims)?;
+        write!(f, "{}{}", self.dims_before, self.dims)?;
+        let (before, after) = (self.dims_before.guards, self.dims.guards - self.dims.guards_removed);
+        writeln!(f, "guards     {before} before, {after} after")?;
         let times: Vec<String> = self.times.iter().map(|(p, d)| format!("{p} {:.3} s", d.as_secs_f64())).collect();
         writeln!(f, "time       {}", times.join(", "))?;
         for (rule, n) in &self.applied {

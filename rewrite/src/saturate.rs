@@ -72,7 +72,7 @@ pub fn saturate(eg: &mut Graph, rules: &[Compiled], limits: &Limits) -> Saturati
         out.misses.clear();
         let mut over = false;
         for (r, l, m) in found {
-            if eg.total_number_of_nodes() > limits.nodes {
+            if eg.total_size() > limits.nodes {
                 over = true;
                 break;
             }

@@ -4,6 +4,8 @@ use crate::pattern::Match;
 use crate::rule;
 use crate::rule::{Cx, Rule, Skip, miss};
 use egg::Id;
+use tensor::DimId;
+use tensor::dims::Proof;
 
 fn keeps_type(cx: &mut Cx<'_>, m: &Match) -> bool {
     cx.same_type(m.v("x"), m.root)
@@ -49,6 +51,9 @@ pub const RULES: &[Rule] = &[
     // where(true, x, y) = x, where(false, x, y) = y
     rule!("where-const", Exact, law ["(Where ?c ?x ?y)"] => code where_const;
           "c:bool[]=1 x:f32[a,b] y:f32[b]", "c:bool[2]=0,0 x:f32[2] y:f32[a,2]"),
+    // where(a = b, x, y) = y when no element of a and b can be equal, x when all are (extents are never -1)
+    rule!("where-extents", Exact, law ["(Where (Equal ?a ?b) ?x ?y)"] => code where_extents;
+          "a:i64[2]=3,4 b:i64[]=-1 x:i64[]=1 y:i64[2]=5,6", "a:i64[2]=3,4 b:i64[2]=3,4 x:i64[2]=1,2 y:i64[]=5"),
     // Dropout outside training is x
     rule!("dropout", Exact, law ["(Dropout@d ?x ..)"] => code dropout; "x:f32[a,b]"),
     rule!("identity", Exact, law ["(Identity ?x)"] => text "?x"; "x:f32[a,b]"),
@@ -84,6 +89,26 @@ fn where_const(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
         Some(1.0) => m.v("x"),
         Some(0.0) => m.v("y"),
         _ => return Err(Skip::No),
+    };
+    if cx.same_type(x, m.root) { Ok(x) } else { Err(Skip::No) }
+}
+
+fn where_extents(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
+    let (Some(a), Some(b)) = (cx.data(m.v("a")).values.clone(), cx.data(m.v("b")).values.clone()) else {
+        return Err(Skip::No);
+    };
+    let n = a.len().max(b.len());
+    if n == 0 || (a.len() != n && a.len() != 1) || (b.len() != n && b.len() != 1) {
+        return Err(Skip::No);
+    }
+    let pick = |v: &[DimId], i: usize| v[if v.len() == 1 { 0 } else { i }];
+    let proofs: Vec<Proof> = (0..n).map(|i| cx.eg.analysis.dims.prove_eq(pick(&a, i), pick(&b, i))).collect();
+    let x = if proofs.iter().all(|&p| p == Proof::No) {
+        m.v("y")
+    } else if proofs.iter().all(|&p| p == Proof::Yes) {
+        m.v("x")
+    } else {
+        return Err(Skip::No);
     };
     if cx.same_type(x, m.root) { Ok(x) } else { Err(Skip::No) }
 }

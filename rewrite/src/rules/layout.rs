@@ -87,6 +87,17 @@ pub const RULES: &[Rule] = &[
           "#0 x:f32[a,1] y:f32[a,b] @e/1:i64[2]=a,b", "#1 x:f32[b] y:f32[a,1] @e/1:i64[2]=1,b", "#0 x:i64[2]=a,b y:f32[a,b]",
           "#2 x:bool[1] y:f32[a,b] z:f32[b] @e/1:i64[2]=a,b", "#3 p:bool[a,1] x:f32[b] z:f32[b] @e/1:i64[2]=1,b",
           "#4 p:bool[a,b] x:i64[2]=a,b y:f32[b]"),
+    // f(expand(x)) = expand(f(x)) for elementwise f: less work, and what broadcasts anyway needs no copy
+    rule!("expand-unary", Exact, law [
+              "(Relu|Sigmoid|Tanh|Erf|Cast|Sqrt|Exp|Log|Neg|Abs|HardSigmoid@f (Expand ?x ?s))",
+              "(Clip@f (Expand ?x ?s) ?lo ?hi)",
+          ] => code expand_unary;
+          "#0 x:f32[a,1] s:i64[2]=a,b @f.to=10", "#1 x:f32[a,1] s:i64[2]=a,b lo:f32[]=-0.5 hi:f32[]=0.5", "#1 x:f32[b] s:i64[2]=a,b lo:f32[]=-0.5 hi:"),
+    // Σ expand(x) = expand(Σ x) over axes that are not expanded
+    rule!("expand-reduce", Exact, law [
+              "(ReduceSum|ReduceMean|ReduceMax|ReduceMin@r (Expand ?x ?s) ..)",
+          ] => code expand_reduce;
+          "x:f32[a,b,1] s:i64[3]=a,b,4 @r/1:i64[1]=1 @r.keepdims=0", "x:f32[a,b,1] s:i64[3]=a,b,4 @r/1:i64[1]=0"),
 ];
 
 /// The permutation of a Transpose of `x`.
@@ -374,4 +385,40 @@ fn expanded(cx: &mut Cx<'_>, id: Id) -> Option<Id> {
         }
     }
     None
+}
+
+fn expand_unary(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
+    let f = m.node("f").clone();
+    let mut kids = f.kids.to_vec();
+    kids[0] = m.v("x");
+    let y = cx.with_kids(&f, &kids)?;
+    let s = m.v("s");
+    cx.add("Expand", &[], &[y, s])
+}
+
+fn expand_reduce(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
+    let (r, x) = (m.node("r").clone(), m.v("x"));
+    let (Some(small), Some(large)) = (cx.shape(x), cx.shape(r.kids[0])) else { return Err(Skip::No) };
+    let axes = cx.ints_of(&r, "axes", 1).filter(|a| !a.is_empty()).ok_or(Skip::No)?;
+    let axes = cx.axes(&axes, large.len());
+    if small.len() != large.len() || axes.iter().any(|&a| small.get(a) != large.get(a)) {
+        return Err(Skip::No);
+    }
+    let mut kids = r.kids.to_vec();
+    kids[0] = x;
+    let y = cx.with_kids(&r, &kids)?;
+    // Extents of 1 in the operand of Expand keep what is there.
+    let keep = cx.attr_int(&r, "keepdims").unwrap_or(1) != 0;
+    let mut spec = Vec::new();
+    for i in 0..large.len() {
+        match (axes.contains(&i), cx.dim(large[i])) {
+            (true, _) if !keep => {}
+            (true, _) => spec.push(1),
+            (false, _) if small[i] == large[i] => spec.push(1),
+            (false, Some(c)) => spec.push(c),
+            (false, None) => return miss("an expanded extent is not known"),
+        }
+    }
+    let spec = cx.ints_const(&spec);
+    cx.add("Expand", &[], &[y, spec])
 }
