@@ -101,6 +101,8 @@ impl Compiler {
             self.options.disabled.iter().cloned().partition(|n| rewrite::rules::all().iter().any(|r| r.name == *n));
         o.rewrite.disabled = rules;
         o.disable = passes;
+        // Refused here, with the node, rather than when the model is loaded.
+        o.lower.host_ops = !runtime::host_ops::HOST_OPS.is_empty();
         o
     }
 

@@ -153,7 +153,7 @@ fn norm(b: &mut Builder, x: Value, form: usize) -> Value {
     }
     let mean = b.node("ReduceMean", &[], &[x, axes]);
     let d = b.node("Sub", &[], &[x, mean]);
-    let sq = if form % 2 == 0 {
+    let sq = if form.is_multiple_of(2) {
         let two = b.scalar(2.0);
         b.node("Pow", &[], &[d, two])
     } else {
@@ -161,7 +161,7 @@ fn norm(b: &mut Builder, x: Value, form: usize) -> Value {
     };
     let var = b.node("ReduceMean", &[], &[sq, axes]);
     let eps = b.scalar(1e-5);
-    let var = if form % 3 == 0 { b.node("Add", &[], &[var, eps]) } else { b.node("Add", &[], &[eps, var]) };
+    let var = if form.is_multiple_of(3) { b.node("Add", &[], &[var, eps]) } else { b.node("Add", &[], &[eps, var]) };
     let root = b.node("Sqrt", &[], &[var]);
     let (g, bias) = (b.weight(&[HIDDEN]), b.weight(&[HIDDEN]));
     let y = match form % 4 {
@@ -200,7 +200,7 @@ fn attention(b: &mut Builder, h: Value, mask: Value, form: usize) -> Value {
         b.node("Transpose", &[("perm", ints(perm))], &[y])
     };
     let mut q = heads(b, &[0, 2, 1, 3]);
-    let mut kt = if form % 2 == 0 {
+    let mut kt = if form.is_multiple_of(2) {
         heads(b, &[0, 2, 3, 1])
     } else {
         let k = heads(b, &[0, 2, 1, 3]);

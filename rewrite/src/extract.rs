@@ -9,7 +9,10 @@
 
 use crate::facts::Graph;
 use crate::lang::{ENode, Head};
+use bumpalo::Bump;
 use egg::{Id, Language};
+use petgraph::algo::tarjan_scc;
+use petgraph::graph::{DiGraph, NodeIndex};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::collections::BinaryHeap;
@@ -34,7 +37,7 @@ pub struct Extraction {
 
 struct Alt<'e> {
     node: &'e ENode,
-    kids: SmallVec<[usize; 4]>,
+    kids: &'e [usize],
     cost: u64,
     /// Whether the source graph has this node: preferred between equals.
     source: bool,
@@ -42,7 +45,7 @@ struct Alt<'e> {
 
 struct Class<'e> {
     id: Id,
-    alts: Vec<Alt<'e>>,
+    alts: &'e [Alt<'e>],
     /// Its elements are known as dims: it costs nothing and needs nothing at run time.
     free: bool,
     /// Uses in the source graph.
@@ -58,7 +61,8 @@ pub fn extract(
     source: &dyn Fn(Id, &ENode) -> bool,
     uses: &dyn Fn(Id) -> u32,
 ) -> Extraction {
-    let classes = reachable(eg, roots, cost, source, uses);
+    let arena = Bump::new();
+    let classes = reachable(&arena, eg, roots, cost, source, uses);
     let rank = rank(&classes);
     let mut by_rank: Vec<usize> = (0..classes.len()).filter(|&c| rank[c] != usize::MAX).collect();
     by_rank.sort_by_key(|&c| rank[c]);
@@ -111,7 +115,7 @@ pub fn extract(
     let mut stack: Vec<usize> = roots.iter().map(|&r| index[&eg.find(r)]).collect();
     while let Some(c) = stack.pop() {
         if !std::mem::replace(&mut live[c], true) {
-            stack.extend(&classes[c].alts[s.choice[c]].kids);
+            stack.extend(classes[c].alts[s.choice[c]].kids);
         }
     }
     let order: Vec<usize> = by_rank.into_iter().filter(|&c| live[c]).collect();
@@ -125,6 +129,7 @@ pub fn extract(
 
 /// Every class reachable through any alternative, in order of id, with alternatives resolved to positions.
 fn reachable<'e>(
+    arena: &'e Bump,
     eg: &'e Graph,
     roots: &[Id],
     cost: &dyn Fn(Id, &ENode) -> u64,
@@ -153,11 +158,16 @@ fn reachable<'e>(
         }
         let alts = nodes.into_iter().map(|node| Alt {
             node,
-            kids: node.kids.iter().map(|&k| seen[&eg.find(k)]).collect(),
+            kids: arena.alloc_slice_fill_iter(node.kids.iter().map(|&k| seen[&eg.find(k)])),
             cost: cost(id, node),
             source: source(id, node),
         });
-        Class { id, alts: alts.collect(), free: c.data.values.is_some(), uses: uses(id).max(1).into() }
+        Class {
+            id,
+            alts: arena.alloc_slice_fill_iter(alts),
+            free: c.data.values.is_some(),
+            uses: uses(id).max(1).into(),
+        }
     };
     ids.iter().map(class).collect()
 }
@@ -165,52 +175,23 @@ fn reachable<'e>(
 /// Ranks: strongly connected groups in topological order (operands first); inside a group, as classes become computable.
 fn rank(classes: &[Class<'_>]) -> Vec<usize> {
     let n = classes.len();
-    let edges: Vec<Vec<usize>> = classes
-        .iter()
-        .map(|c| {
-            let mut e: Vec<usize> = c.alts.iter().flat_map(|a| a.kids.iter().copied()).collect();
-            e.sort_unstable();
-            e.dedup();
-            e
-        })
-        .collect();
-    // Tarjan's algorithm without recursion; it yields groups operands first.
     const NONE: usize = usize::MAX;
-    let (mut num, mut low, mut on) = (vec![NONE; n], vec![0; n], vec![false; n]);
-    let (mut stack, mut next, mut groups) = (Vec::new(), 0, Vec::new());
-    for start in 0..n {
-        if num[start] != NONE {
-            continue;
-        }
-        let mut work = vec![(start, 0)];
-        while let Some(&mut (c, ref mut i)) = work.last_mut() {
-            if *i == 0 && num[c] == NONE {
-                (num[c], low[c], on[c]) = (next, next, true);
-                next += 1;
-                stack.push(c);
-            }
-            if let Some(&k) = edges[c].get(*i) {
-                *i += 1;
-                if num[k] == NONE {
-                    work.push((k, 0));
-                } else if on[k] {
-                    low[c] = low[c].min(num[k]);
-                }
-                continue;
-            }
-            work.pop();
-            if let Some(&(parent, _)) = work.last() {
-                low[parent] = low[parent].min(low[c]);
-            }
-            if low[c] == num[c] {
-                let at = stack.iter().rposition(|&x| x == c).unwrap_or(0);
-                let mut group = stack.split_off(at);
-                group.iter().for_each(|&x| on[x] = false);
-                group.sort_unstable();
-                groups.push(group);
-            }
-        }
+    let mut needs = DiGraph::<(), (), u32>::with_capacity(n, n);
+    (0..n).for_each(|_| {
+        needs.add_node(());
+    });
+    let at = |c: usize| NodeIndex::<u32>::new(c);
+    for (c, class) in classes.iter().enumerate() {
+        class.alts.iter().flat_map(|a| a.kids).for_each(|&k| {
+            needs.update_edge(at(c), at(k), ());
+        });
     }
+    // Groups come operands first.
+    let groups = tarjan_scc(&needs).into_iter().map(|g| {
+        let mut g: Vec<usize> = g.into_iter().map(NodeIndex::index).collect();
+        g.sort_unstable();
+        g
+    });
     let mut rank = vec![NONE; n];
     let mut at = 0;
     for group in groups {
@@ -264,7 +245,7 @@ fn cheapest(classes: &[Class<'_>], rank: &[usize], choice: &[usize], c: usize, a
         *e |= m;
     };
     for (b, &i) in alts.iter().enumerate() {
-        for &k in &classes[c].alts[i].kids {
+        for &k in classes[c].alts[i].kids {
             push(k, 1 << b, &mut heap, &mut mask, &mut partial);
         }
     }
@@ -281,7 +262,7 @@ fn cheapest(classes: &[Class<'_>], rank: &[usize], choice: &[usize], c: usize, a
                 }
             }
         }
-        for &kk in &classes[k].alts[choice[k]].kids {
+        for &kk in classes[k].alts[choice[k]].kids {
             push(kk, m, &mut heap, &mut mask, &mut partial);
         }
     }
@@ -304,7 +285,7 @@ impl State<'_, '_> {
             if self.refs[c] == 1 && !self.classes[c].free {
                 let a = &self.classes[c].alts[self.choice[c]];
                 cost += i128::from(a.cost);
-                stack.extend(&a.kids);
+                stack.extend(a.kids);
             }
         }
         cost
@@ -317,19 +298,19 @@ impl State<'_, '_> {
             if self.refs[c] == 0 && !self.classes[c].free {
                 let a = &self.classes[c].alts[self.choice[c]];
                 cost += i128::from(a.cost);
-                stack.extend(&a.kids);
+                stack.extend(a.kids);
             }
         }
         cost
     }
     /// The cost of using node `i` in live class `c`.
     fn take(&mut self, c: usize, i: usize) -> i128 {
-        let kids = self.classes[c].alts[i].kids.clone();
+        let kids = self.classes[c].alts[i].kids;
         kids.iter().fold(i128::from(self.classes[c].alts[i].cost), |a, &k| a + self.acquire(k))
     }
     /// What no longer using node `i` in live class `c` gives back.
     fn give(&mut self, c: usize, i: usize) -> i128 {
-        let kids = self.classes[c].alts[i].kids.clone();
+        let kids = self.classes[c].alts[i].kids;
         kids.iter().fold(i128::from(self.classes[c].alts[i].cost), |a, &k| a + self.release(k))
     }
 }

@@ -306,14 +306,13 @@ impl Search<'_> {
                     let goal = Goal { pat: p, class: k, next };
                     self.kids(before, &kids[..before.len()], Some(&goal), m);
                 }
-                None => match self.eg.analysis.absent_class() {
-                    // An operand that the node does not have.
-                    Some(a) => {
+                // An operand that the node does not have.
+                None => {
+                    if let Some(a) = self.eg.analysis.absent_class() {
                         let goal = Goal { pat: p, class: a, next };
                         self.kids(before, kids, Some(&goal), m);
                     }
-                    None => {}
-                },
+                }
             },
         }
     }

@@ -97,7 +97,7 @@ fn const_value(
 fn cut(g: &IrGraph, limit: usize) -> Vec<std::ops::Range<usize>> {
     let n = g.order.len();
     if n <= limit {
-        return vec![0..n];
+        return std::iter::once(0..n).collect();
     }
     let place: FxHashMap<Node, usize> = g.order.iter().enumerate().map(|(i, &n)| (n, i)).collect();
     // The last use of each value; a value crosses every gap between its definition and that.

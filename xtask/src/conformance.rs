@@ -60,37 +60,27 @@ pub fn run(args: &Args) -> Result<()> {
     if names.is_empty() {
         bail!("no case matches");
     }
-    // One process per chunk: a crash loses a chunk's remaining cases, which then count as failed.
-    let mut results: BTreeMap<String, Value> = BTreeMap::new();
-    for chunk in names.chunks(100) {
-        let mut todo: Vec<&String> = chunk.iter().collect();
-        while !todo.is_empty() {
-            let mut c = Command::new(bin.join("hip-test"));
-            c.args(["--suite", "--json-lines"]);
-            if args.sabotage {
-                c.args(["--sabotage", "expected"]);
-            }
-            todo.iter().for_each(|n| {
-                c.arg(dir.join(n));
+    // One process per chunk, as many at once as there are processors.
+    let chunks: Vec<&[String]> = names.chunks(50).collect();
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let results = std::sync::Mutex::new(BTreeMap::<String, Value>::new());
+    let failed = std::sync::Mutex::new(None);
+    std::thread::scope(|s| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            s.spawn(|| {
+                while let Some(c) = chunks.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+                    match chunk(args, &bin, &dir, c) {
+                        Ok(r) => results.lock().expect("no thread panicked").extend(r),
+                        Err(e) => *failed.lock().expect("no thread panicked") = Some(e),
+                    }
+                }
             });
-            let out = sh::output(&mut c)?;
-            let lines: Vec<Value> =
-                String::from_utf8_lossy(&out.stdout).lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
-            for r in &lines {
-                results.insert(r["case"].as_str().unwrap_or_default().to_string(), r.clone());
-            }
-            todo.retain(|n| !results.contains_key(*n));
-            if let (Some(first), false) = (todo.first().copied(), todo.is_empty()) {
-                // The process died in this case.
-                let err = String::from_utf8_lossy(&out.stderr).lines().last().unwrap_or_default().to_string();
-                results.insert(
-                    first.clone(),
-                    json!({"case": first, "outcome": "crash", "reason": format!("{}: {err}", out.status)}),
-                );
-                todo.remove(0);
-            }
         }
+    });
+    if let Some(e) = failed.into_inner().expect("no thread panicked") {
+        return Err(e);
     }
+    let results = results.into_inner().expect("no thread panicked");
     let of = |what: &str| results.values().filter(|r| r["outcome"] == what).collect::<Vec<_>>();
     let passed: BTreeSet<String> = of("pass").iter().filter_map(|r| r["case"].as_str()).map(str::to_string).collect();
     if args.sabotage {
@@ -126,6 +116,42 @@ pub fn run(args: &Args) -> Result<()> {
         std::fs::write(LIST, text.join("\n") + "\n").context(LIST)?;
     }
     Ok(())
+}
+
+/// Runs cases in one process; when it dies, the case it died in counts as crashed and the rest runs in another.
+fn chunk(
+    args: &Args,
+    bin: &std::path::Path,
+    dir: &std::path::Path,
+    names: &[String],
+) -> Result<BTreeMap<String, Value>> {
+    let mut results: BTreeMap<String, Value> = BTreeMap::new();
+    let mut todo: Vec<&String> = names.iter().collect();
+    while !todo.is_empty() {
+        let mut c = Command::new(bin.join("hip-test"));
+        c.args(["--suite", "--json-lines"]);
+        if args.sabotage {
+            c.args(["--sabotage", "expected"]);
+        }
+        todo.iter().for_each(|n| {
+            c.arg(dir.join(n));
+        });
+        let out = sh::output(&mut c)?;
+        let lines = String::from_utf8_lossy(&out.stdout).into_owned();
+        for r in lines.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok()) {
+            results.insert(r["case"].as_str().unwrap_or_default().to_string(), r);
+        }
+        todo.retain(|n| !results.contains_key(*n));
+        if let Some(first) = todo.first().copied() {
+            let err = String::from_utf8_lossy(&out.stderr).lines().last().unwrap_or_default().to_string();
+            results.insert(
+                first.clone(),
+                json!({"case": first, "outcome": "crash", "reason": format!("{}: {err}", out.status)}),
+            );
+            todo.remove(0);
+        }
+    }
+    Ok(results)
 }
 
 /// Outcomes, and refusals by reason.

@@ -31,7 +31,7 @@ const HOST_OPS: &[&str] = &[];
 const PREFERRED: &[(&str, &str)] = &[
     ("egg", "rewrite/src"),
     ("inkwell", "codegen/src"),
-    ("petgraph", "lower/src"),
+    ("petgraph", "rewrite/src"),
     ("prost", "tensor/src"),
     ("smallvec", "ir/src"),
     ("bumpalo", "rewrite/src"),

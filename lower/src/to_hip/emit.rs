@@ -412,11 +412,16 @@ impl<'c, 'a> Emit<'c, 'a> {
     /// Whether a node of the region computes the value on the device.
     fn writable(&self, r: RegionId, v: Value) -> bool {
         let Def::Node(n, _) = self.cx.src.graphs[r].values[v].def else { return false };
-        let fits = match self.cx.choices.get(&(r, n)).map(|c| &c.action) {
-            Some(Action::View(ViewOp::Reshape | ViewOp::Permute(_))) => true,
-            Some(Action::Nest(_) | Action::Assemble(_) | Action::Call(_) | Action::Host) => true,
-            _ => false,
-        };
+        let fits = matches!(
+            self.cx.choices.get(&(r, n)).map(|c| &c.action),
+            Some(
+                Action::View(ViewOp::Reshape | ViewOp::Permute(_))
+                    | Action::Nest(_)
+                    | Action::Assemble(_)
+                    | Action::Call(_)
+                    | Action::Host
+            )
+        );
         fits && self.host_values(r, v).is_none()
     }
     /// The place that `plan_dests` found for a value, when it can exist already.
