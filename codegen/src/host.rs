@@ -431,16 +431,16 @@ impl<'e, 'a, 'c> Host<'e, 'a, 'c> {
     }
     fn checked(&mut self, name: &str, a: I<'c>, b: I<'c>) -> I<'c> {
         let e = self.e;
-        if let (true, true) = (a.is_const(), b.is_const()) {
-            if let (Some(x), Some(y)) = (a.get_sign_extended_constant(), b.get_sign_extended_constant()) {
-                let v = match name {
-                    "llvm.sadd.with.overflow" => x.checked_add(y),
-                    "llvm.ssub.with.overflow" => x.checked_sub(y),
-                    _ => x.checked_mul(y),
-                };
-                if let Some(v) = v {
-                    return e.c64(v);
-                }
+        if let (true, true) = (a.is_const(), b.is_const())
+            && let (Some(x), Some(y)) = (a.get_sign_extended_constant(), b.get_sign_extended_constant())
+        {
+            let v = match name {
+                "llvm.sadd.with.overflow" => x.checked_add(y),
+                "llvm.ssub.with.overflow" => x.checked_sub(y),
+                _ => x.checked_mul(y),
+            };
+            if let Some(v) = v {
+                return e.c64(v);
             }
         }
         let pair = e.intr(name, &[e.i64().into()], &[a.into(), b.into()]).into_struct_value();
@@ -712,7 +712,7 @@ impl<'e, 'a, 'c> Host<'e, 'a, 'c> {
                 e.zext(e.and(t(a), t(b)), e.i64())
             }
             IntOp::FloorDiv | IntOp::CeilDiv | IntOp::Mod => {
-                if !(b.is_const() && !matches!(b.get_sign_extended_constant(), Some(0 | -1) | None)) {
+                if !b.is_const() || matches!(b.get_sign_extended_constant(), Some(0 | -1) | None) {
                     let zero = e.icmp(IP::EQ, b, e.c64(0));
                     // The least value has no negative.
                     let least = e.and(e.icmp(IP::EQ, b, e.c64(-1)), e.icmp(IP::EQ, a, e.c64(i64::MIN)));

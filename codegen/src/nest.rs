@@ -52,10 +52,10 @@ pub fn check(def: &KernelDef, node: Option<&str>) -> Result<()> {
         if children(x).iter().any(|c| c.index() >= i) {
             return refuse(ErrorKind::Internal, format!("expression e{i} of {n} uses a later one"));
         }
-        if let Expr::Load(a) | Expr::LoadIf { access: a, .. } = x {
-            if usize::from(a.operand) >= def.nest.operands.len() {
-                return refuse(ErrorKind::Internal, format!("expression e{i} loads operand {}", a.operand));
-            }
+        if let Expr::Load(a) | Expr::LoadIf { access: a, .. } = x
+            && usize::from(a.operand) >= def.nest.operands.len()
+        {
+            return refuse(ErrorKind::Internal, format!("expression e{i} loads operand {}", a.operand));
         }
     }
     Ok(())
@@ -475,7 +475,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
                             Ok(())
                         })?;
                         k.guarded(some, vec![], |k| {
-                            k.inner_loops(0, vec![], false, None, &mut |k, _| {
+                            k.inner_loops(0, vec![], None, &mut |k, _| {
                                 k.columns(column, sv, stop, Some(k.distinct_node()), &mut |k| {
                                     k.hoist(Level::MAX)?;
                                     for (i, r) in rs.iter().enumerate() {
@@ -497,7 +497,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
                         let group = k.independent(&stores, k.point_level());
                         if *over_inner {
                             k.guarded(some, vec![], |k| {
-                                k.inner_loops(0, vec![], true, None, &mut |k, _| {
+                                k.inner_loops(0, vec![], None, &mut |k, _| {
                                     k.columns(column, sv, stop, group, &mut |k| {
                                         k.hoist(Level::MAX)?;
                                         k.store_all(&stores)
@@ -607,7 +607,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
                     }
                     let start2 = start.clone();
                     let out = self.guarded(some, start, |k| {
-                        k.inner_loops(0, start2, false, None, &mut |k, acc| {
+                        k.inner_loops(0, start2, None, &mut |k, acc| {
                             let mut out = Vec::new();
                             let mut at = 0;
                             for (c, d, x) in &kinds {
@@ -634,7 +634,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
                         let last = POINT + nest.inner.len();
                         let group = self.independent(&stores, last);
                         self.guarded(some, vec![], |k| {
-                            k.inner_loops(0, vec![], true, group, &mut |k, _| {
+                            k.inner_loops(0, vec![], group, &mut |k, _| {
                                 k.store_all(&stores)?;
                                 Ok(vec![])
                             })
@@ -690,7 +690,6 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         &mut self,
         k: usize,
         carried: Vec<Val<'c>>,
-        stores: bool,
         group: Option<MetadataValue<'c>>,
         body: &mut dyn FnMut(&mut Self, &[Val<'c>]) -> Why<Vec<Val<'c>>>,
     ) -> Why<Vec<Val<'c>>> {
@@ -702,7 +701,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         let last = k + 1 == self.nest.inner.len();
         self.looped(self.e.c64(0), n, &carried, if last { group } else { None }, |g, i, acc| {
             g.inner[k] = Some(i);
-            g.inner_loops(k + 1, acc.to_vec(), stores, group, body)
+            g.inner_loops(k + 1, acc.to_vec(), group, body)
         })
     }
 
