@@ -260,7 +260,7 @@ impl<'a, 'c> Em<'a, 'c> {
     pub fn copysign(&self, a: F<'c>, s: F<'c>) -> F<'c> {
         self.fintr2("llvm.copysign", a, s)
     }
-    /// Σ c[k]·x^k by Horner.
+    /// Σ cₖ·xᵏ by Horner.
     pub fn poly(&self, x: F<'c>, c: &[f64]) -> F<'c> {
         let mut it = c.iter().rev();
         let mut acc = self.fk(x, it.next().copied().unwrap_or(0.0));

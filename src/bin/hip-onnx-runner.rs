@@ -27,7 +27,7 @@ struct Cli {
     /// Seed of random inputs.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Folder with input_<i>.pb and output_<i>.pb; may be repeated.
+    /// Folder with input_N.pb and output_N.pb; may be repeated.
     #[arg(long, value_name = "DIR")]
     data_dir: Vec<PathBuf>,
     /// Also run the interpreter, which computes every node by its reference function, and compare.

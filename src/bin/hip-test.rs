@@ -17,10 +17,10 @@ use std::time::Instant;
 #[derive(Parser)]
 #[command(version, about = "Run an artifact (or shared object) on given data, compare with expected outputs, time it")]
 struct Cli {
-    /// The artifact; with --suite, folders of cases (model.onnx and test_data_set_<i>).
+    /// The artifact; with --suite, folders of cases (model.onnx and test_data_set_N).
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Folder with input_<i>.pb and output_<i>.pb; may be repeated.
+    /// Folder with input_N.pb and output_N.pb; may be repeated.
     #[arg(long, value_name = "DIR")]
     data_dir: Vec<PathBuf>,
     /// An input from a .pb or .npy file; may be repeated. Others are random.
