@@ -303,7 +303,11 @@ fn missing(what: &str) -> Diagnostic {
 }
 
 fn infer(u: &mut Unit, _: &Options) -> Result<()> {
-    u.info = Some(ir::infer::infer(u.onnx_mut()?)?);
+    let m = u.onnx_mut()?;
+    let info = ir::infer::infer(m)?;
+    // Operands of a type that a row does not take are the model's mistake, found in every build.
+    verify_onnx(m)?;
+    u.info = Some(info);
     Ok(())
 }
 fn refine(u: &mut Unit, _: &Options) -> Result<()> {
@@ -364,6 +368,8 @@ pub fn run(mut unit: Unit, options: &Options, hooks: &mut Hooks) -> Result<Unit>
     if let Some(p) = options.disable.iter().find(|n| find(n).is_ok_and(|p| p.required)) {
         return Err(Diagnostic::new(ErrorKind::Argument, format!("pass \"{p}\" is required: without it nothing runs")));
     }
+    // What comes from outside is checked in every build; what passes make, where asked for.
+    unit.verify()?;
     let mut number = 0;
     for p in PASSES {
         // A unit that starts as HIP dialect enters the list where its passes begin.

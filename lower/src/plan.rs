@@ -105,11 +105,16 @@ pub fn plan(m: &mut Module<Hip>) -> Result<Plan> {
         of_root.insert(r, plan.buffers.len());
         plan.index.insert((region, value), plan.buffers.len());
         plan.buffers.push(Buffer { region, value, size, span, domain: 0, interval: 0, in_place_of: None });
-    }
-    if m.dims.overflowed() {
-        return Err(Diagnostic::new(ErrorKind::Limit, "an extent or size is beyond 64 bits"));
+        beyond_64_bits(m, region, value)?;
     }
     find_in_place(m, &live, &of_root, &mut plan);
+
+    // Outputs are not in a pool, but the caller must be able to allocate them.
+    for r in live.roots.iter().filter(|r| r.kind == RootKind::Output) {
+        let ty = m.graphs[r.region].values[r.value].ty.clone();
+        size_bytes(&mut m.dims, &ty);
+        beyond_64_bits(m, r.region, r.value)?;
+    }
 
     // Storages: chains of in-place buffers. Each is one interval of one domain.
     let mut storage_of: Vec<usize> = vec![0; plan.buffers.len()];
@@ -215,6 +220,21 @@ fn sized_by_own_node(m: &Module<Hip>, b: &Buffer) -> Option<Node> {
         _ => return None,
     };
     m.dims.symbols_of(b.size).iter().any(|s| own.contains(s)).then_some(n)
+}
+
+/// An error that names the buffer's node when the size that was just computed does not fit an i64.
+fn beyond_64_bits(m: &Module<Hip>, region: RegionId, value: Value) -> Result<()> {
+    if !m.dims.overflowed() {
+        return Ok(());
+    }
+    let v = &m.graphs[region].values[value];
+    let dims: Vec<String> = v.ty.shape.iter().map(|&d| m.dims.display(d).to_string()).collect();
+    let what = format!("{}[{}] takes more bytes than 64 bits can count", v.ty.dtype, dims.join(", "));
+    let e = Diagnostic::new(ErrorKind::Limit, what).help("check the extents that the model computes or declares");
+    Err(match v.def {
+        ir::graph::Def::Node(n, _) => e.node(m.graphs[region].nodes[n].origin.to_string()),
+        _ => e,
+    })
 }
 
 /// Lets nests write over operands that die there.

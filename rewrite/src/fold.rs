@@ -93,7 +93,9 @@ pub fn fold(f: &mut Facts, node: &ENode, kids: &[Data], absent: &[bool], d: &Dat
         let data = ConstData::Splat(one.bytes().iter().copied().collect());
         f.constant(Const { dtype, shape: shape.iter().copied().collect(), data, name: String::new() })
     };
-    let n_elems: usize = shape.iter().product();
+    // Extents whose product overflows cannot be a constant; planning refuses them.
+    let n_elems = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
+    let size = dtype.size_bytes(n_elems)?;
     if n_elems > 1 && dtype.size().is_some() && def.domain != "ai.onnx.ml" {
         // Splats stay splats: nothing of the full size is made.
         let is_splat = |c: &Option<ConstId>| c.is_none_or(|c| f.consts[c].splat_f64().is_some());
@@ -124,7 +126,6 @@ pub fn fold(f: &mut Facts, node: &ENode, kids: &[Data], absent: &[bool], d: &Dat
             return Some(splat(f, &one));
         }
     }
-    let size = dtype.size_bytes(n_elems)?;
     let largest = consts.iter().flatten().map(|&c| f.consts[c].size_bytes()).max().unwrap_or(0);
     if size > FOLD_BYTES.max(largest) || largest > (1 << 31) {
         return None;

@@ -100,8 +100,11 @@ impl Library {
         let full = std::fs::canonicalize(path)
             .map_err(|e| Diagnostic::new(ErrorKind::Io, format!("cannot read the native library {name}: {e}")))?;
         // SAFETY: loading runs the library's initializers; a compiled model has none, and the caller trusts the file.
-        let inner = unsafe { libloading::Library::new(&full) }
-            .map_err(|e| Diagnostic::new(ErrorKind::Io, format!("cannot load the native library {name}: {e}")))?;
+        let inner = unsafe { libloading::Library::new(&full) }.map_err(|e| {
+            let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
+            Diagnostic::new(ErrorKind::Io, format!("cannot load the native library {name}: {why}"))
+                .help("it must be a shared object that hip-compiler --mode native wrote for this machine")
+        })?;
         Ok(Library { inner, path: name })
     }
     fn malformed(&self, why: &str) -> Diagnostic {
@@ -191,9 +194,11 @@ impl Model {
         for (what, hash) in [("metadata", m.abi_hash), ("code", code.abi_hash)] {
             if hash != abi_hash() {
                 let text = format!("the model's {what} is of ABI {hash:#018x}; this runtime has {:#018x}", abi_hash());
-                return Err(
-                    Diagnostic::new(ErrorKind::Malformed, text).help("compile the model again with this version")
-                );
+                let e = Diagnostic::new(ErrorKind::Malformed, text).help("compile the model again with this version");
+                return Err(match artifact.path() {
+                    Some(p) => e.note("file", p.display().to_string()),
+                    None => e,
+                });
             }
         }
         // The compiler may embed metadata before it knows the frame: then the code alone says.

@@ -241,7 +241,7 @@ impl Session {
                 return Err(argument(what).note("inputs", all()));
             };
             if slot.replace(view).is_some() {
-                return Err(argument(format!("input {key:?} is given twice")));
+                return Err(argument(format!("input {:?} is given twice", ports[i.unwrap_or(0)].name)));
             }
         }
         let missing: Vec<String> = bound

@@ -726,7 +726,12 @@ fn check_extents(name: &str, dims: &[SourceDim]) -> Result<()> {
     });
     let n = known.try_fold(1usize, |a, d| a.checked_mul(d?));
     if dims.len() > pb::MAX_RANK || n.is_none_or(|n| n > pb::MAX_ELEMS) {
-        let shown: Vec<String> = dims.iter().take(8).map(|d| format!("{d:?}")).collect();
+        let shown = dims.iter().take(8).map(|d| match d {
+            SourceDim::Known(n) => n.to_string(),
+            SourceDim::Named(s) => s.to_string(),
+            SourceDim::Unknown => "?".into(),
+        });
+        let shown: Vec<String> = shown.collect();
         let e = format!("graph input {name:?} has rank {} and extents [{}]: too large", dims.len(), shown.join(", "));
         return Err(Diagnostic::new(ErrorKind::Limit, e));
     }

@@ -135,7 +135,11 @@ impl Scan<'_> {
                     let len = self.varint(end)?;
                     usize::try_from(len).unwrap_or(usize::MAX)
                 }
-                w => return Err(self.broken(start, format!("field {field} has wire type {w}"))),
+                w => {
+                    return Err(self
+                        .broken(start, format!("field {field} has wire type {w}"))
+                        .help("is this file an ONNX model? If it is, copy or download it again"));
+                }
             };
             let Some(stop) = self.at.checked_add(skip).filter(|&s| s <= end) else {
                 let have = end - self.at;

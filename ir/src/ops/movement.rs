@@ -272,6 +272,9 @@ fn concat_infer(c: &mut InferCtx) -> Result<()> {
         return Err(c.error(ErrorKind::Type, format!("Concat: operands of types {dtype} and {d}")));
     }
     let axis = c.axis(c.attrs.int(0).unwrap_or(0), first.len())?;
+    if first.is_empty() {
+        return Err(c.error(ErrorKind::Shape, "Concat needs operands of at least 1 axis"));
+    }
     let (mut out, zero) = (first.clone(), c.dims.constant(0));
     out[axis] = zero;
     for s in &shapes {
@@ -318,6 +321,9 @@ fn split_infer(c: &mut InferCtx) -> Result<()> {
         return Ok(());
     };
     let axis = c.axis(c.attrs.int(0).unwrap_or(0), s.len())?;
+    if s.is_empty() {
+        return Err(c.error(ErrorKind::Shape, "Split needs an operand of at least 1 axis"));
+    }
     let n = s[axis];
     let by_attr: Option<Shape> = c.attrs.ints(1).map(|v| v.iter().map(|&k| c.dims.constant(k)).collect());
     let sizes: Shape = if let Some(v) = by_attr.or_else(|| c.need_values(1)) {

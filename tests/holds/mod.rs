@@ -1,0 +1,11 @@
+//! One module per promise.
+
+mod bitcode;
+mod determinism;
+mod errors;
+mod growth;
+pub mod kit;
+mod memory;
+mod mutants;
+mod outputs;
+mod pools;
