@@ -56,7 +56,7 @@ fn lifetimes_give_offsets() {
     // Proven smaller: no maximum is left.
     check("0-1 2*n; 1-2 n; 2-3 n", "0, 512*n, 0; peak 768*n");
     // Not comparable: the maximum is computed at run time.
-    check("0-1 n; 1-2 m; 2-3 k", "0, max(256*n, 256*k), 0; peak max(256*m + 256*n, 256*k + 256*m)");
+    check("0-1 n; 1-2 m; 2-3 k", "0, max(256*n, 256*k), 0; peak max(256*n + 256*m, 256*m + 256*k)");
 }
 
 fn env(values: &[(SymId, i64)]) -> impl Fn(SymId) -> Option<i64> + '_ {
