@@ -72,6 +72,8 @@ fn overflow(v: f64, to: DType, saturate: bool) -> f64 {
         DType::F8E4M3FN => (448.0, 32.0),
         DType::F8E4M3FNUZ => (240.0, 16.0),
         DType::F8E5M2FNUZ => (57344.0, 8192.0),
+        // Without a code for NaN, negative zero stands for it.
+        DType::F4E2M1 if v.is_nan() => return -0.0,
         _ => return v,
     };
     // Ties go to even, and the greatest code of the formats without infinity is even where the next would be NaN.

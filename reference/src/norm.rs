@@ -145,7 +145,7 @@ pub fn lrn(x: &Tensor, size: usize, alpha: f64, beta: f64, bias: f64) -> Tensor 
     from_f64s(x.dtype(), x.shape(), &(0..v.len()).map(at).collect::<Vec<_>>())
 }
 
-/// `x / (Σ |x|ᵖ)^(1/p)` along an axis, p 1 or 2.
+/// `x / (Σ |x|ᵖ)^(1/p)` along an axis, p 1 or 2; 0 where the sum is 0.
 pub fn lp_norm(x: &Tensor, axis: usize, p: i64) -> Tensor {
     use crate::reduce::{Reduce, reduce};
     let over: Vec<bool> = (0..x.shape().len()).map(|i| i == axis).collect();
@@ -153,7 +153,11 @@ pub fn lp_norm(x: &Tensor, axis: usize, p: i64) -> Tensor {
     let norm = reduce(if p == 1 { Reduce::L1 } else { Reduce::L2 }, &wide, &over, true);
     let d = f64s(&norm);
     let d = expand(&d, norm.shape(), x.shape());
-    from_f64s(x.dtype(), x.shape(), &f64s(x).iter().zip(&*d).map(|(v, d)| v / d).collect::<Vec<_>>())
+    from_f64s(
+        x.dtype(),
+        x.shape(),
+        &f64s(x).iter().zip(&*d).map(|(v, d)| if *d == 0.0 { 0.0 } else { v / d }).collect::<Vec<_>>(),
+    )
 }
 
 #[cfg(test)]

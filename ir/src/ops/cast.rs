@@ -73,7 +73,7 @@ fn cast_lower(c: &mut NodeCtx, n: &mut Nest, a: &[Option<ExprId>]) -> Exprs {
     if SMALL_FLOATS.contains(&to) && !saturates {
         return Err(format!("conversion to {to} with saturate=0 is not generated").into());
     }
-    if to == F8E8M0 || from == F8E8M0 {
+    if to == F4E2M1 || to == F8E8M0 || from == F8E8M0 {
         return Err(format!("conversion between {from} and {to} is not generated").into());
     }
     let wide = out_type(c, 0)?;

@@ -375,6 +375,9 @@ fn lp_lower(c: &mut NodeCtx) -> Plan<Nest> {
         b.nest.un(UnOp::Sqrt, s)
     };
     let y = b.nest.bin(BinOp::Div, v, norm);
+    let zero = b.nest.num_like(0.0, norm);
+    let nothing = b.nest.bin(BinOp::Eq, norm, zero);
+    let y = b.nest.select(nothing, zero, y);
     b.store_inner(c, 0, y);
     Ok(b.nest)
 }
@@ -541,7 +544,7 @@ pub static ROWS: &[OpDef] = &[
         cases: &["[2,5,2,3] size=3", "[1,4,3] size=2 alpha=0.5 beta=0.5 bias=2"],
         ..ROW
     },
-    // output = input / (Σ |x|ᵖ)^(1/p) along an axis
+    // output = input / (Σ |x|ᵖ)^(1/p) along an axis; 0 where the sum is 0
     OpDef {
         name: "LpNormalization",
         inputs: &[req("input", "T")],
@@ -555,7 +558,7 @@ pub static ROWS: &[OpDef] = &[
         }),
         lower: &[Loops(lp_lower)],
         tolerance: Tol::Rel(1e-5),
-        cases: &["[2,3]", "[2,3,2] axis=1 p=1"],
+        cases: &["[2,3]", "[2,3,2] axis=1 p=1", "[2,2]{0,0,3,4}"],
         ..ROW
     },
 ];
