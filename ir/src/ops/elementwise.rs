@@ -314,6 +314,14 @@ fn pow_lower(c: &mut NodeCtx, n: &mut Nest, a: &[Option<ExprId>]) -> Exprs {
     }
     let (wx, wy) = (n.cast(x, F64), n.cast(y, F64));
     let p = n.bin(BinOp::Pow, wx, wy);
+    // The power is good to 14 digits: what is that close to an integer is one, and must not be truncated to the next lower.
+    let near = n.un(UnOp::RoundEven, p);
+    let off = n.bin(BinOp::Sub, p, near);
+    let off = n.un(UnOp::Abs, off);
+    let (digits, size) = (n.num(1e-13, F64), n.un(UnOp::Abs, near));
+    let slack = n.bin(BinOp::Mul, size, digits);
+    let is_int = n.bin(BinOp::Le, off, slack);
+    let p = n.select(is_int, near, p);
     let through = super::cast::int_path(c.need(0)?.dtype);
     let p = n.cast(p, through);
     one(n.cast(p, dx))
