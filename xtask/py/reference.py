@@ -52,8 +52,10 @@ def draw(inputs, k, rnd):
                 elif axis == 0:
                     sizes[name] = rnd.choice(BATCH)
                 else:
-                    near = [p for p in PRIMES if base / 3 <= p <= base * 2] or [base]
-                    sizes[name] = rnd.choice(near + [base, max(1, base // 2)])
+                    # Images shrink through a network: much smaller ones leave windows of later layers empty.
+                    least = 0.7 if len(x["shape"]) == 4 else 0.0
+                    near = [p for p in PRIMES if base * least <= p <= base * 2] or [base]
+                    sizes[name] = rnd.choice(near + [base])
             shape.append(base if fixed else sizes[name])
         shapes.append(shape)
     return shapes
