@@ -10,6 +10,8 @@
 //! [`Origin::ShapeValue`] that the compiled program reads at run time.
 
 mod regions;
+#[cfg(test)]
+mod tests;
 
 use crate::consts::ConstId;
 use crate::graph::{Def, Guard, Module, Node, Onnx, RegionId, Rel, Value};
@@ -81,6 +83,7 @@ pub fn infer(m: &mut Module<Onnx>) -> Result<Info> {
         owner: FxHashMap::default(),
         parent: FxHashMap::default(),
         named: FxHashSet::default(),
+        before: FxHashMap::default(),
         loops: FxHashSet::default(),
         unsteady: FxHashSet::default(),
         again: false,
@@ -137,6 +140,8 @@ struct State<'m> {
     parent: FxHashMap<RegionId, RegionId>,
     /// Symbols of elements in use, so that none stands for two values.
     named: FxHashSet<DimId>,
+    /// Shapes that parameters of loops had before this inference.
+    before: FxHashMap<(RegionId, Value), Shape>,
     /// Loop bodies visited before.
     loops: FxHashSet<RegionId>,
     /// Parameters of loops whose elements change between iterations.

@@ -146,7 +146,7 @@ impl State<'_> {
         if let Some(&d) = self.joins.get(&(r, v, axis)) {
             return d;
         }
-        let old = self.ty(r, v).shape().and_then(|s| s.get(axis)).copied();
+        let old = self.before.get(&(r, v)).or_else(|| self.ty(r, v).shape()).and_then(|s| s.get(axis)).copied();
         let is_region = |d: &DimId| {
             let sym = self.m.dims.as_symbol(*d);
             sym.is_some_and(|s| self.m.dims.sym(s).origin == Origin::Region && !self.joins.values().any(|x| x == d))
@@ -227,6 +227,9 @@ impl State<'_> {
         // change.
         let first = self.loops.insert(body);
         for (&v, &p) in initial.iter().zip(&params[2..]) {
+            if let Some(s) = self.ty(body, p).shape().filter(|_| first).cloned() {
+                self.before.insert((body, p), s);
+            }
             let initial = self.ty(r, v).clone();
             let ty = if first { initial } else { self.join(body, p, self.ty(body, p).clone(), initial)? };
             self.m.graphs[body].values[p].ty = ty;
