@@ -3,7 +3,7 @@
 use super::{broken, nest::verify_nest, path, regions, ssa};
 use crate::graph::{Def, Graph, Module, Node, NodeData, RegionId, Value};
 use crate::hip::{Hip, HipOp, HipType};
-use crate::nest::{Expr, Nest, Phase};
+use crate::nest::{Expr, Nest, NestOperand, Phase};
 use rustc_hash::FxHashSet;
 use tensor::dims::Proof;
 use tensor::{DType, DimId, DimPool, Entity, Result};
@@ -216,7 +216,12 @@ fn overlaps(g: &Graph<Hip>, n: &NodeData<Hip>, nest: &Nest, dims: &mut DimPool) 
             {
                 continue;
             }
-            let same_place = from.shape == to.shape && from.strides == to.strides;
+            // The stride of an axis of extent 1 moves nothing.
+            let strides = |t: &NestOperand, dims: &DimPool| -> Vec<Option<DimId>> {
+                let one = |d: DimId| dims.as_const(d) == Some(1);
+                t.shape.iter().zip(&t.strides).map(|(&d, &s)| (!one(d)).then_some(s)).collect()
+            };
+            let same_place = from.shape == to.shape && strides(from, dims) == strides(to, dims);
             if from.written || !same_place || stores.any(|s| loads(k).any(|l| l.coords != s.coords)) {
                 return Err(broken(format!("p{k} and p{w} are one buffer, and points touch what is not their own")));
             }
