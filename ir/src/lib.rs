@@ -13,6 +13,7 @@ pub mod cases;
 pub mod consts;
 pub mod export;
 pub mod fuzz;
+pub mod generate;
 pub mod graph;
 pub mod hip;
 pub mod import;

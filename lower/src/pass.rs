@@ -27,6 +27,7 @@ pub static PASSES: &[Pass] = &[
     required("outline", "bodies of control flow keep only what they use", outline)
         .needs(SHAPES)
         .slot(Slot::AfterOutline), // after rewriting, which may empty a body
+    optional("guards", "guards that follow from others go", guards).needs(SHAPES), // after the last inference, which states them anew
     required("to-hip", "every node takes a candidate; buffers and views", to_hip)
         .needs(SHAPES)
         .gives(BUFFERS)
@@ -195,6 +196,8 @@ pub struct Unit {
     pub explain: Explain,
     /// What rewriting did.
     pub rewrite: Option<rewrite::Report>,
+    /// What became of guards.
+    pub guards: rewrite::refine::DimReport,
     /// What fusion did.
     pub fuse: FuseReport,
     /// Passes in the order they ran or were left out.
@@ -322,6 +325,10 @@ fn rewrite(u: &mut Unit, o: &Options) -> Result<()> {
 fn outline(u: &mut Unit, o: &Options) -> Result<()> {
     crate::outline::outline(u.onnx_mut()?);
     infer(u, o)
+}
+fn guards(u: &mut Unit, _: &Options) -> Result<()> {
+    u.guards = rewrite::prune_guards(u.onnx_mut()?);
+    Ok(())
 }
 fn to_hip(u: &mut Unit, o: &Options) -> Result<()> {
     let info = u.info.take().ok_or_else(|| missing("inferred shapes"))?;

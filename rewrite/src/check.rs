@@ -13,7 +13,6 @@
 //! | `@n.axis=-1` | attribute of the node labelled `n` (of the root, without label), where its row has it |
 //! | `@n/1:i64[1]=0` | operand 1 of the node labelled `n`, for `..` in patterns |
 
-use crate::bench::Builder;
 use crate::facts::Facts;
 use crate::pattern::{AttrPat, NodePat, Pat, Pattern};
 use crate::region::{self, Job};
@@ -22,6 +21,7 @@ use crate::rule::{Compiled, Cx, NumClass, Rule};
 use crate::{CostModel, Options};
 use egg::Id;
 use ir::attrs::{Attr, F32};
+use ir::generate::Builder;
 use ir::op::AttrKind;
 use ir::{Module, Onnx, Registry, Value};
 use proptest::strategy::Strategy;

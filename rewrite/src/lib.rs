@@ -12,7 +12,6 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-pub mod bench;
 pub mod check;
 pub mod cost;
 pub mod extract;
@@ -36,5 +35,5 @@ mod tests;
 pub use cost::CostModel;
 pub use fold::FOLD_BYTES;
 pub use options::{Options, rewrite};
-pub use refine::refine;
+pub use refine::{prune_guards, refine};
 pub use report::Report;

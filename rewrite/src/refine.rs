@@ -4,7 +4,7 @@
 //! Sums and products need no rules: rebuilding through the pool's normal form joins what is equal in it.
 
 use egg::{Analysis, DidMerge, EGraph, Id, Rewrite, Runner, SimpleScheduler, Subst, Symbol, define_language, rewrite};
-use ir::graph::Rel;
+use ir::graph::{Guard, Rel};
 use ir::{Module, Onnx, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt;
@@ -33,6 +33,9 @@ pub const DIM_ROUNDS: usize = 4;
 /// Guards used as facts; those beyond stay as they are.
 pub const DIM_FACTS: usize = 256;
 
+/// Steps of making bounds tighter after each inequality.
+const ASSUME_STEPS: usize = 256;
+
 /// What [`refine`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -58,7 +61,7 @@ impl fmt::Display for DimReport {
 }
 
 /// Bounds of a class, both inclusive.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Bounds {
     symbols: FxHashMap<Symbol, (i64, i64)>,
 }
@@ -72,7 +75,6 @@ impl Analysis<Dim> for Bounds {
             let (a, b) = eg[*i].data;
             (i128::from(a), i128::from(b))
         };
-        let clamp = |x: i128| i64::try_from(x).unwrap_or(if x < 0 { i64::MIN } else { i64::MAX });
         let all = (i64::MIN, i64::MAX);
         let both = |a: &Id, b: &Id, f: &dyn Fn(i128, i128) -> i128| {
             let ((a0, a1), (b0, b1)) = (r(a), r(b));
@@ -105,6 +107,10 @@ impl Analysis<Dim> for Bounds {
             eg.union(id, k);
         }
     }
+}
+
+fn clamp(x: i128) -> i64 {
+    i64::try_from(x).unwrap_or(if x < 0 { i64::MIN } else { i64::MAX })
 }
 
 fn positive(v: &'static str) -> impl Fn(&mut DimGraph, Id, &Subst) -> bool {
@@ -260,7 +266,7 @@ fn close(mut eg: DimGraph, pool: &mut DimPool) -> DimGraph {
 
 /// Drops each guard `a ≤ b` for which another one, `c ≤ d`, leaves no more room: d - c ≤ b - a for every value of the symbols
 /// (`1 ≤ s` where `3 ≤ s` is checked anyway). Only guards checked at the entry make others unnecessary.
-fn weaker(pool: &mut DimPool, guards: &mut Vec<ir::graph::Guard>) {
+fn weaker(pool: &mut DimPool, guards: &mut Vec<Guard>) {
     if guards.len() > DIM_FACTS {
         return;
     }
@@ -292,67 +298,189 @@ pub(crate) fn at_entry(pool: &DimPool, d: DimId) -> bool {
     pool.symbols_of(d).iter().all(|&s| matches!(pool.sym(s).origin, Origin::Input { .. }))
 }
 
+/// The dims of a module in an e-graph.
+struct Dims {
+    eg: DimGraph,
+    id_of: FxHashMap<DimId, Id>,
+}
+
+impl Dims {
+    /// Nothing when there is nothing to find out.
+    fn of(module: &mut Module<Onnx>) -> Option<Dims> {
+        let mut seen: FxHashSet<DimId> = FxHashSet::default();
+        let mut dims: Vec<DimId> = Vec::new();
+        let mut note = |d: DimId| {
+            if seen.insert(d) {
+                dims.push(d);
+            }
+        };
+        for g in module.graphs.values() {
+            g.values.values().for_each(|v| each_dim(&v.ty, &mut note));
+        }
+        module.guards.iter().for_each(|g| [g.lhs, g.rhs].into_iter().for_each(&mut note));
+        if dims.iter().all(|&d| module.dims.as_const(d).is_some()) && module.guards.is_empty() {
+            return None;
+        }
+        let pool = &mut module.dims;
+        let symbols = pool.symbols().map(|(s, x)| (sym_name(s), (x.lo, x.hi))).collect();
+        let mut eg = DimGraph::new(Bounds { symbols });
+        let id_of = dims.iter().map(|&d| (d, pool.fold(d, &mut ToGraph(&mut eg)))).collect();
+        eg.rebuild();
+        Some(Dims { eg: close(eg, pool), id_of })
+    }
+
+    /// Whether a guard holds whenever the facts do.
+    fn holds(&self, pool: &mut DimPool, g: &Guard) -> bool {
+        let (eg, a, b) = (&self.eg, self.id_of[&g.lhs], self.id_of[&g.rhs]);
+        eg.find(a) == eg.find(b)
+            || g.rel == Rel::Le
+                && (eg[a].data.1 <= eg[b].data.0 || bounded(eg, a, b) || pool.prove_le(g.lhs, g.rhs) == Proof::Yes)
+    }
+
+    /// Leaves out the guards that follow from others. Equalities in order, each kept one a fact for the next; then
+    /// inequalities forwards, and those left once more backwards, because a later layer often needs more of an extent than an
+    /// earlier one. A guard is removed only because of guards that are kept, so that none goes because of itself.
+    fn prune(&mut self, pool: &mut DimPool, guards: &mut Vec<Guard>) {
+        weaker(pool, guards);
+        let usable = |pool: &DimPool, g: &Guard| at_entry(pool, g.lhs) && at_entry(pool, g.rhs);
+        let mut facts = 0;
+        guards.retain(|g| {
+            if g.rel == Rel::Le {
+                return true;
+            }
+            if self.holds(pool, g) {
+                return false;
+            }
+            if facts < DIM_FACTS && usable(pool, g) {
+                facts += 1;
+                self.eg.union(self.id_of[&g.lhs], self.id_of[&g.rhs]);
+                self.eg.rebuild();
+                let eg = std::mem::replace(&mut self.eg, DimGraph::new(Bounds::default()));
+                self.eg = close(eg, pool);
+            }
+            true
+        });
+        let equalities = self.eg.clone();
+        for backwards in [false, true] {
+            self.eg = equalities.clone();
+            let mut kept: Vec<Guard> = Vec::new();
+            let mut facts = 0;
+            let mut one = |g: &Guard| {
+                let (a, b) = (self.id_of[&g.lhs], self.id_of[&g.rhs]);
+                let same = |k: &Guard| {
+                    self.eg.find(self.id_of[&k.lhs]) == self.eg.find(a)
+                        && self.eg.find(self.id_of[&k.rhs]) == self.eg.find(b)
+                };
+                if g.rel == Rel::Eq {
+                    return true;
+                }
+                let usable = usable(pool, g);
+                if self.holds(pool, g) || usable && kept.iter().any(same) {
+                    return false;
+                }
+                if usable {
+                    kept.push(g.clone());
+                    if facts < DIM_FACTS {
+                        facts += 1;
+                        assume_le(&mut self.eg, a, b);
+                    }
+                }
+                true
+            };
+            if backwards {
+                let mut keep: Vec<bool> = guards.iter().rev().map(&mut one).collect();
+                guards.retain(|_| keep.pop().unwrap_or(true));
+            } else {
+                guards.retain(&mut one);
+            }
+        }
+        // Bounds that inequalities gave are no facts for extents: what an error says of an extent stays what the model says.
+        self.eg = equalities;
+    }
+}
+
+/// Makes `a ≤ b` a fact: the bounds of both, of what they are made of, and of what is made of them become tighter.
+fn assume_le(eg: &mut DimGraph, a: Id, b: Id) {
+    let mut work = vec![(a, i64::MIN, eg[b].data.1), (b, eg[a].data.0, i64::MAX)];
+    // Bounds in a cycle may go on getting tighter by one; any number of steps is right.
+    for _ in 0..ASSUME_STEPS {
+        let Some((id, lo, hi)) = work.pop() else { break };
+        let id = eg.find(id);
+        let (l0, h0) = eg[id].data;
+        let (lo, hi) = (lo.max(l0), hi.min(h0));
+        if (lo, hi) == (l0, h0) {
+            continue;
+        }
+        eg.set_analysis_data(id, (lo, hi));
+        for n in &eg[id].nodes {
+            let k = match n {
+                Dim::Num(_) | Dim::Sym(_) => continue,
+                Dim::Add(k)
+                | Dim::Mul(k)
+                | Dim::FloorDiv(k)
+                | Dim::CeilDiv(k)
+                | Dim::Mod(k)
+                | Dim::Min(k)
+                | Dim::Max(k) => k,
+            };
+            let r = k.map(|i| eg[i].data);
+            // What must hold of operand `i`, `o` being the bounds of the other one. An end without a bound stays so.
+            let low = |x: i64, f: &dyn Fn(i128) -> i128| if x == i64::MIN { x } else { clamp(f(i128::from(x))) };
+            let high = |x: i64, f: &dyn Fn(i128) -> i128| if x == i64::MAX { x } else { clamp(f(i128::from(x))) };
+            for i in 0..2 {
+                let (o0, o1) = r[1 - i];
+                let c = i128::from(o0);
+                let constant = o0 == o1 && c > 0;
+                match n {
+                    Dim::Add(_) => {
+                        let l = if o1 == i64::MAX { i64::MIN } else { low(lo, &|x| x - i128::from(o1)) };
+                        let h = if o0 == i64::MIN { i64::MAX } else { high(hi, &|x| x - i128::from(o0)) };
+                        work.push((k[i], l, h));
+                    }
+                    Dim::Mul(_) if constant => {
+                        work.push((k[i], low(lo, &|x| -(-x).div_euclid(c)), high(hi, &|x| x.div_euclid(c))));
+                    }
+                    Dim::FloorDiv(_) if constant && i == 0 => {
+                        work.push((k[i], low(lo, &|x| x * c), high(hi, &|x| x * c + c - 1)));
+                    }
+                    Dim::CeilDiv(_) if constant && i == 0 => {
+                        work.push((k[i], low(lo, &|x| x * c - c + 1), high(hi, &|x| x * c)));
+                    }
+                    Dim::Min(_) => work.push((k[i], lo, i64::MAX)),
+                    Dim::Max(_) => work.push((k[i], i64::MIN, hi)),
+                    _ => {}
+                }
+            }
+        }
+        eg.rebuild();
+    }
+    eg.rebuild();
+}
+
+/// Removes guards that follow from others and changes nothing else.
+pub fn prune_guards(module: &mut Module<Onnx>) -> DimReport {
+    let mut report = DimReport { guards: module.guards.len(), ..DimReport::default() };
+    if module.guards.is_empty() {
+        return report;
+    }
+    if let Some(mut dims) = Dims::of(module) {
+        dims.prune(&mut module.dims, &mut module.guards);
+        report.n_enodes = dims.eg.total_size();
+    }
+    report.guards_removed = report.guards - module.guards.len();
+    report
+}
+
 /// Refines the dims of a module: removes guards that follow from others, and makes extents that are equal under the
 /// remaining guards equal ids. Types of the main graph's inputs stay as declared. Guards about extents that are known
 /// only during the run are neither used as facts nor removed, unless they hold always.
 pub fn refine(module: &mut Module<Onnx>) -> DimReport {
     let mut report = DimReport { guards: module.guards.len(), ..DimReport::default() };
-    let mut seen: FxHashSet<DimId> = FxHashSet::default();
-    let mut dims: Vec<DimId> = Vec::new();
-    let mut note = |d: DimId| {
-        if seen.insert(d) {
-            dims.push(d);
-        }
-    };
-    for g in module.graphs.values() {
-        g.values.values().for_each(|v| each_dim(&v.ty, &mut note));
-    }
-    module.guards.iter().for_each(|g| [g.lhs, g.rhs].into_iter().for_each(&mut note));
-    if dims.iter().all(|&d| module.dims.as_const(d).is_some()) && module.guards.is_empty() {
-        return report;
-    }
-
+    let Some(mut dims) = Dims::of(module) else { return report };
     let pool = &mut module.dims;
-    let symbols = pool.symbols().map(|(s, x)| (sym_name(s), (x.lo, x.hi))).collect();
-    let mut eg = DimGraph::new(Bounds { symbols });
-    let id_of: FxHashMap<DimId, Id> = dims.iter().map(|&d| (d, pool.fold(d, &mut ToGraph(&mut eg)))).collect();
-    eg.rebuild();
-    let mut eg = close(eg, pool);
-    let mut facts = 0;
-    let mut guards = std::mem::take(&mut module.guards);
-    weaker(pool, &mut guards);
-    let mut kept = Vec::new();
-    for g in guards {
-        let (a, b) = (id_of[&g.lhs], id_of[&g.rhs]);
-        let holds = match g.rel {
-            Rel::Eq => eg.find(a) == eg.find(b),
-            Rel::Le => {
-                eg.find(a) == eg.find(b)
-                    || eg[a].data.1 <= eg[b].data.0
-                    || bounded(&eg, a, b)
-                    || pool.prove_le(g.lhs, g.rhs) == Proof::Yes
-                    || kept.iter().any(|k: &ir::graph::Guard| {
-                        k.rel == Rel::Le
-                            && eg.find(id_of[&k.lhs]) == eg.find(a)
-                            && eg.find(id_of[&k.rhs]) == eg.find(b)
-                            && at_entry(pool, k.lhs)
-                            && at_entry(pool, k.rhs)
-                    })
-            }
-        };
-        if holds {
-            continue;
-        }
-        if g.rel == Rel::Eq && facts < DIM_FACTS && at_entry(pool, g.lhs) && at_entry(pool, g.rhs) {
-            facts += 1;
-            eg.union(a, b);
-            eg.rebuild();
-            eg = close(eg, pool);
-        }
-        kept.push(g);
-    }
-    report.guards_removed = report.guards - kept.len();
-    module.guards = kept;
+    dims.prune(pool, &mut module.guards);
+    report.guards_removed = report.guards - module.guards.len();
+    let Dims { eg, id_of } = dims;
     report.n_enodes = eg.total_size();
 
     let simplest = Simplest::of(&eg, pool);
@@ -396,7 +524,6 @@ fn map_dims(ty: &mut Type, new: &FxHashMap<DimId, DimId>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ir::graph::Guard;
     use ir::{Registry, Type};
     use std::sync::Arc;
     use tensor::DType;
@@ -454,6 +581,41 @@ mod tests {
             &["u Eq s", "2*u Eq 2*s"],
             &[("u", "u"), ("min(s, max(s, t))", "s")],
         );
+    }
+
+    #[test]
+    fn of_inequalities_the_strongest_is_left_wherever_it_stands() {
+        // What a stack of windows over an image asks of its height.
+        check(
+            &[
+                ("0", Rel::Le, "s - 2"),
+                ("0", Rel::Le, "floordiv(s + 1, 2) - 1"),
+                ("0", Rel::Le, "floordiv(s + 1, 2) - 5"),
+                ("0", Rel::Le, "floordiv(s + 1, 2) - 3"),
+            ],
+            &["0 Le floordiv(s + 1, 2) - 5"],
+            &[("max(s, 3)", "max(3, s)")],
+        );
+        check(
+            &[("s", Rel::Le, "1000"), ("s", Rel::Le, "2000"), ("min(s, 900)", Rel::Le, "b")],
+            &["s Le 1000", "min(s, 900) Le b"],
+            &[],
+        );
+        check(&[("9", Rel::Le, "s"), ("0", Rel::Le, "floordiv(s + 1, 2) - 5")], &["0 Le floordiv(s + 1, 2) - 5"], &[]);
+        // One less does not follow.
+        check(
+            &[
+                ("10", Rel::Le, "s"),
+                ("0", Rel::Le, "floordiv(s + 1, 2) - 5"),
+                ("3*t", Rel::Le, "2*s"),
+                ("t", Rel::Le, "s"),
+            ],
+            &["10 Le s", "3*t Le 2*s", "t Le s"],
+            &[],
+        );
+        // Of two that say the same, one stays; what the device decides is no fact.
+        check(&[("s", Rel::Le, "t"), ("s", Rel::Le, "t")], &["s Le t"], &[]);
+        check(&[("u", Rel::Le, "7"), ("u", Rel::Le, "8")], &["u Le 7", "u Le 8"], &[]);
     }
 
     #[test]

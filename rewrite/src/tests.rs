@@ -1,9 +1,9 @@
 //! Tests of the whole way of a graph, over the rows of [`crate::testing`].
 
-use crate::bench::{Builder, decoder};
 use crate::testing::{infer, registry};
 use crate::{Options, Report};
 use ir::attrs::Attr;
+use ir::generate::{Builder, decoder};
 use ir::{Module, Onnx};
 use std::collections::BTreeMap;
 use tensor::DType;
@@ -124,7 +124,7 @@ fn transposes_meet_and_vanish_around_elementwise_work() {
         |b, x| {
             let t = b.node("Transpose", &[("perm", Attr::Ints([1, 0].as_slice().into()))], &[x]);
             let t = b.node("Exp", &[], &[t]);
-            let c = b.weight(&[8, 1]);
+            let c = b.splat(&[8, 1], 1.25);
             let t = b.node("Mul", &[], &[t, c]);
             vec![b.node("Transpose", &[("perm", Attr::Ints([1, 0].as_slice().into()))], &[t])]
         },

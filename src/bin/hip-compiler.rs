@@ -11,8 +11,11 @@ use std::time::Instant;
 #[command(version, about = "Compile an ONNX model to an artifact that hip-onnx-runner, hip-test and the library run")]
 struct Cli {
     /// ONNX file, or a module in text form (.hir, .txt).
-    #[arg(required_unless_present = "docs")]
+    #[arg(required_unless_present_any = ["docs", "generate"], conflicts_with = "generate")]
     model: Option<PathBuf>,
+    /// Take a generated model instead of a file: dag:NODES:SEED, chain:NODES or decoder:LAYERS.
+    #[arg(long, value_name = "SPEC")]
+    generate: Option<String>,
     /// The artifact; by default the model's name with the extension hipep (or so).
     #[arg(short, long)]
     output: Option<PathBuf>,
@@ -71,7 +74,11 @@ fn run(cli: &Cli) -> Result<bool> {
         print!("{}", CompileOptions::render_markdown());
         return Ok(true);
     }
-    let model = cli.model.as_ref().ok_or_else(|| Diagnostic::new(ErrorKind::Argument, "no model is given"))?;
+    let model = match (&cli.generate, &cli.model) {
+        (Some(spec), _) => PathBuf::from(spec.replace(':', "-")),
+        (None, Some(path)) => path.clone(),
+        (None, None) => return Err(Diagnostic::new(ErrorKind::Argument, "no model is given")),
+    };
     let mut options = CompileOptions::default();
     options.target = Target::parse(&cli.target)?;
     options.rewrites = match cli.rewrites {
@@ -97,7 +104,10 @@ fn run(cli: &Cli) -> Result<bool> {
         times.push((what.to_string(), start.elapsed()));
         bar.set_message(next.to_string());
     };
-    let module = tool::read_model(model)?;
+    let module = match &cli.generate {
+        Some(spec) => tool::generate(spec)?,
+        None => tool::read_model(&model)?,
+    };
     lap("import", "compile");
     let compiler = Compiler::with(options);
     let compiled = compiler.compile_with(module, &mut Hooks::default())?;

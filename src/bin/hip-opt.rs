@@ -11,8 +11,11 @@ use std::process::ExitCode;
 #[command(version, about = "Run passes on an ONNX model or on IR text and print the result")]
 struct Cli {
     /// ONNX file, or a module in text form (.hir, .txt).
-    #[arg(required_unless_present_any = ["list_passes", "docs"])]
+    #[arg(required_unless_present_any = ["list_passes", "docs", "generate"], conflicts_with = "generate")]
     model: Option<PathBuf>,
+    /// Take a generated model instead of a file: dag:NODES:SEED, chain:NODES or decoder:LAYERS.
+    #[arg(long, value_name = "SPEC")]
+    generate: Option<String>,
     /// How far to go: the ONNX dialect, the HIP dialect with its plan, or the host program.
     #[arg(long, value_enum, default_value_t = Pipeline::Onnx)]
     pipeline: Pipeline,
@@ -97,7 +100,6 @@ fn run(cli: &Cli) -> Result<bool> {
 }
 
 fn optimise(cli: &Cli) -> Result<bool> {
-    let path = cli.model.as_ref().ok_or_else(|| Diagnostic::new(ErrorKind::Argument, "no model is given"))?;
     let compiler = Compiler::with({
         let mut o = CompileOptions::default();
         o.target = Target::parse(&cli.target)?;
@@ -141,7 +143,16 @@ fn optimise(cli: &Cli) -> Result<bool> {
             eprintln!("// after {}\n{}", record.name, unit.text());
         }
     });
-    let unit = match read(path)? {
+    let start = std::time::Instant::now();
+    let input = match (&cli.generate, &cli.model) {
+        (Some(spec), _) => Read::Onnx(Box::new(tool::generate(spec)?)),
+        (None, Some(path)) => read(path)?,
+        (None, None) => return Err(Diagnostic::new(ErrorKind::Argument, "no model is given")),
+    };
+    if timings {
+        eprintln!("{:14} {:8.1} ms", "import", start.elapsed().as_secs_f64() * 1e3);
+    }
+    let unit = match input {
         Read::Onnx(m) => Unit::from_onnx(*m),
         Read::Hip(m) => Unit::from_hip(*m),
     };
@@ -150,6 +161,7 @@ fn optimise(cli: &Cli) -> Result<bool> {
         && let Some(r) = &unit.rewrite
     {
         eprintln!("{r}");
+        eprintln!("guards     {} of {} removed before lowering", unit.guards.guards_removed, unit.guards.guards);
     }
     if cli.explain {
         eprintln!("{}", unit.explain);

@@ -46,6 +46,14 @@ pub fn read_model(path: &std::path::Path) -> Result<ir::Module<ir::Onnx>> {
     ir::import::import_path(path, &registry)
 }
 
+/// A generated model as an importer would give it, by a spec of [`ir::generate::SPECS`].
+///
+/// # Errors
+/// As [`ir::generate::from_spec`].
+pub fn generate(spec: &str) -> Result<ir::Module<ir::Onnx>> {
+    ir::generate::from_spec(spec, &ir::Registry::builtin())
+}
+
 /// A spinner for work that takes longer than a moment; silent when standard error is no terminal.
 pub fn spinner(what: &str) -> indicatif::ProgressBar {
     let bar = indicatif::ProgressBar::new_spinner().with_message(what.to_string());

@@ -1,109 +1,10 @@
-//! Generated models: decoder stacks in primitive operators, as exporters write them, of any depth.
+//! A decoder stack in primitive operators.
 
-use ir::attrs::{Attr, Attrs};
-use ir::consts::{Const, ConstData};
-use ir::{Module, Onnx, Origin, Registry, Type, Value};
-use smallvec::SmallVec;
+use super::Builder;
+use crate::attrs::Attr;
+use crate::{Module, Onnx, Registry, Value};
 use std::sync::Arc;
-use tensor::dims::Origin as DimOrigin;
-use tensor::{DType, Tensor};
-
-/// Builds a module node by node; types are left to inference.
-pub struct Builder {
-    /// The module so far.
-    pub module: Module<Onnx>,
-    prefix: String,
-    n: usize,
-}
-
-impl Builder {
-    /// An empty module.
-    pub fn new(registry: Arc<Registry>) -> Builder {
-        let mut module = Module::new(registry);
-        module.meta.name = "generated".into();
-        Builder { module, prefix: String::new(), n: 0 }
-    }
-    /// Names of nodes from here on start with this.
-    pub fn scope(&mut self, prefix: impl Into<String>) {
-        self.prefix = prefix.into();
-    }
-    /// A graph input; extents are numbers or names of symbols.
-    pub fn input(&mut self, name: &str, dtype: DType, shape: &[&str]) -> Value {
-        let input = u32::try_from(self.module.graph().inputs.len()).unwrap_or(u32::MAX);
-        let dims: Vec<_> = shape
-            .iter()
-            .enumerate()
-            .map(|(axis, d)| match (d.parse::<i64>(), self.module.dims.find_symbol(d)) {
-                (Ok(c), _) => self.module.dims.constant(c),
-                (_, Some(s)) => self.module.dims.sym_dim(s),
-                _ => {
-                    let axis = u32::try_from(axis).unwrap_or(u32::MAX);
-                    self.module.dims.symbol(d, DimOrigin::Input { input, axis })
-                }
-            })
-            .collect();
-        self.module.graph_mut().add_input(Type::tensor(dtype, dims), name)
-    }
-    /// A constant.
-    pub fn tensor(&mut self, t: &Tensor) -> Value {
-        self.constant(Const::from_tensor("", t))
-    }
-    /// A scalar f32 constant.
-    pub fn scalar(&mut self, v: f32) -> Value {
-        self.tensor(&Tensor::from_f32(&[], &[v]))
-    }
-    /// A 1-D i64 constant.
-    pub fn ints(&mut self, v: &[i64]) -> Value {
-        self.tensor(&Tensor::from_i64(&[v.len()], v))
-    }
-    /// A weight that takes no memory: one value repeated, different from every other weight.
-    pub fn weight(&mut self, shape: &[usize]) -> Value {
-        self.n += 1;
-        let v = 1.0 + self.n as f32 * 1e-3;
-        let data = ConstData::Splat(v.to_le_bytes().into_iter().collect());
-        self.constant(Const {
-            dtype: DType::F32,
-            shape: SmallVec::from_slice(shape),
-            data,
-            name: format!("w{}", self.n),
-        })
-    }
-    fn constant(&mut self, c: Const) -> Value {
-        let dims: Vec<_> =
-            c.shape.iter().map(|&d| self.module.dims.constant(i64::try_from(d).unwrap_or(i64::MAX))).collect();
-        let ty = Type::tensor(c.dtype, dims);
-        let name = c.name.clone();
-        let id = self.module.consts.push(c);
-        self.module.graph_mut().add_const(id, ty, name.as_str())
-    }
-    /// A node of the newest row with one result.
-    pub fn node(&mut self, op: &str, attrs: &[(&str, Attr)], ins: &[Value]) -> Value {
-        let ins: Vec<Option<Value>> = ins.iter().copied().map(Some).collect();
-        self.node_opt(op, attrs, &ins, 1)[0]
-    }
-    /// A node of the newest row.
-    pub fn node_opt(&mut self, op: &str, attrs: &[(&str, Attr)], ins: &[Option<Value>], n_outs: usize) -> Vec<Value> {
-        let (domain, name) = op.split_once(':').unwrap_or(("", op));
-        let id = self.module.registry.newest(domain, name);
-        let list = self.module.registry[id].attrs_with(attrs);
-        self.node_with(id, list, ins, n_outs)
-    }
-    /// A node of a given row.
-    pub fn node_with(&mut self, op: ir::OpId, attrs: Attrs, ins: &[Option<Value>], n_outs: usize) -> Vec<Value> {
-        self.n += 1;
-        let path = format!("{}/{}_{}", self.prefix, self.module.registry[op].name, self.n);
-        let attrs = self.module.attrs.intern(attrs);
-        let outs: Vec<(Type, Arc<str>)> =
-            (0..n_outs).map(|i| (Type::Unknown, format!("{path}_out{i}").into())).collect();
-        let n =
-            self.module.graph_mut().add_node(op, attrs, ins.iter().copied(), outs, [], Origin(path.as_str().into()));
-        self.module.graph().nodes[n].outs.to_vec()
-    }
-    /// Makes `v` a graph output.
-    pub fn output(&mut self, v: Value) {
-        self.module.graph_mut().outputs.push(v);
-    }
-}
+use tensor::DType;
 
 /// Extents of a generated decoder.
 const HIDDEN: usize = 64;
@@ -132,7 +33,7 @@ pub fn decoder(registry: Arc<Registry>, layers: usize) -> Module<Onnx> {
     b.module
 }
 
-fn ints(v: &[i64]) -> Attr {
+pub(super) fn ints(v: &[i64]) -> Attr {
     Attr::Ints(v.into())
 }
 
