@@ -17,6 +17,7 @@ pub mod cost;
 pub mod extract;
 pub mod facts;
 mod fold;
+pub mod fuzz;
 pub mod lang;
 pub mod pattern;
 pub mod refine;

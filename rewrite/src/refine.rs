@@ -483,6 +483,10 @@ pub fn refine(module: &mut Module<Onnx>) -> DimReport {
     let Dims { eg, id_of } = dims;
     report.n_enodes = eg.total_size();
 
+    if eg.classes().any(|c| c.data.0 > c.data.1) {
+        // No input meets all guards, and "equal" extents are not: the guards, all kept, refuse every run.
+        return report;
+    }
     let simplest = Simplest::of(&eg, pool);
     let new: FxHashMap<DimId, DimId> = id_of
         .iter()
@@ -625,6 +629,12 @@ mod tests {
             &["5 Le floordiv(t, 2)", "3 Le s"],
             &[],
         );
+    }
+
+    #[test]
+    fn guards_that_contradict_each_other_change_no_extent() {
+        let both = [("4", Rel::Eq, "s"), ("s", Rel::Eq, "2")];
+        check(&both, &["4 Eq s", "s Eq 2"], &[("s", "s"), ("4", "4"), ("2*t", "2*t")]);
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(crate) fn numbers(
         (None, None) => return Err(fail("kernel_shape is missing".into())),
     };
     let pads = attrs.ints(PADS).map(|p| p.to_vec());
-    if pads.as_ref().is_some_and(|p| p.len() != 2 * rank || p.iter().any(|x| x.abs() >= 1 << 31)) {
+    if pads.as_ref().is_some_and(|p| p.len() != 2 * rank || p.iter().any(|x| x.unsigned_abs() >= 1 << 31)) {
         return Err(fail(format!("pads {:?} must be {} numbers", attrs.ints(PADS), 2 * rank)));
     }
     Ok(Numbers { kernel, strides: list(Some(STRIDES), "strides")?, dilations: list(dilations, "dilations")?, pads })
