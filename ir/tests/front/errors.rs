@@ -50,7 +50,12 @@ not an ONNX model but a zip archive
 not an ONNX model but a Git LFS pointer
   help  fetch the file itself with `git lfs pull`",
     );
-    check_bytes(b"\x7fELF\x02\x01\x01\0", "not an ONNX model, or a damaged one: field 15 has wire type 7 at byte 0");
+    check_bytes(
+        b"\x7fELF\x02\x01\x01\0",
+        "
+not an ONNX model, or a damaged one: field 15 has wire type 7 at byte 0
+  help  is this file an ONNX model? If it is, copy or download it again",
+    );
     check_bytes(
         &ModelProto { ir_version: Some(8), ..Default::default() }.encode_to_vec(),
         "not an ONNX model: it has no graph",
@@ -129,7 +134,7 @@ the model uses 1 operator that is not supported
 fn extents() {
     check(
         &relu(vec![value("x", DType::F32, &["4611686018427387904", "4"])]),
-        "graph input \"x\" has rank 2 and extents [Known(4611686018427387904), Known(4)]: too large",
+        "graph input \"x\" has rank 2 and extents [4611686018427387904, 4]: too large",
     );
     let mut m = small();
     let w = |dims: &[i64]| TensorProto { dims: dims.to_vec(), ..f32s("w", &[2], &[0.0, 0.0]) };

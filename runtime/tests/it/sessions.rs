@@ -121,7 +121,7 @@ fn wrong_inputs_are_told_apart() {
         ErrorKind::Argument,
         "the model has no input \"z\"\n  inputs  \"x\" f32[n], \"mask\" i64[n, 4]",
     );
-    with(&[("x", x.clone()), ("x", x.clone())], ErrorKind::Argument, "input Name(\"x\") is given twice");
+    with(&[("x", x.clone()), ("x", x.clone())], ErrorKind::Argument, "input \"x\" is given twice");
     with(
         &[("x", x.clone()), ("mask", x.clone())],
         ErrorKind::Type,
