@@ -22,7 +22,6 @@ const STEPS: &[Step] = &[
     ("tests without LLVM", || sh::run(&mut sh::cargo(&["test", "--quiet"]))),
     ("tests with LLVM", || sh::run(&mut sh::cargo(&["test", "--quiet", "-p", "hip-ep-codegen", "-p", "hip-ep"]))),
     ("example embed", || sh::run(sh::cargo(&["test", "--quiet"]).current_dir("examples/embed"))),
-    ("example native", || sh::run(sh::cargo(&["test", "--quiet"]).current_dir("examples/native"))),
     ("fuzz targets", || sh::run(sh::cargo(&["check", "--quiet"]).current_dir("fuzz"))),
     ("corpus", || corpus::run(&corpus::Args::ci())),
     ("conformance", || conformance::run(&conformance::Args::ci())),
