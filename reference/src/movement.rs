@@ -70,6 +70,17 @@ fn remap(x: &Tensor, shape: &[usize], mut map: impl FnMut(&[usize]) -> usize) ->
     pick(x.dtype(), shape, &[x], from)
 }
 
+/// The tensor itself, which must have one element: an operand that stands for a number.
+///
+/// # Errors
+/// `Shape` when it has none or several.
+pub fn single<'a>(t: &'a Tensor, what: &str) -> Result<&'a Tensor> {
+    match t.n_elems() {
+        1 => Ok(t),
+        n => Err(fail(format!("{what} must be one number, not {n}"))),
+    }
+}
+
 /// The same elements under another shape.
 ///
 /// # Errors
@@ -264,6 +275,9 @@ impl PadMode {
 /// # Errors
 /// `Shape` when an extent would be negative or an empty axis is padded with its own elements.
 pub fn pad(x: &Tensor, begin: &[i64], end: &[i64], mode: PadMode, value: &Tensor) -> Result<Tensor> {
+    if mode == PadMode::Constant {
+        single(value, "the value to pad with")?;
+    }
     let mut shape = Vec::new();
     for (a, &d) in x.shape().iter().enumerate() {
         let n = usize::try_from(d as i64 + begin[a] + end[a]);
@@ -299,6 +313,7 @@ pub fn pad(x: &Tensor, begin: &[i64], end: &[i64], mode: PadMode, value: &Tensor
 /// # Errors
 /// Never for a `value` of one element.
 pub fn fill(value: &Tensor, shape: &[usize]) -> Result<Tensor> {
+    single(value, "the value to fill with")?;
     pick(value.dtype(), shape, &[value], std::iter::repeat_n((0, 0), count(shape)))
 }
 
@@ -307,6 +322,9 @@ pub fn fill(value: &Tensor, shape: &[usize]) -> Result<Tensor> {
 /// # Errors
 /// `Shape` for a delta of 0.
 pub fn range(start: &Tensor, limit: &Tensor, delta: &Tensor) -> Result<Tensor> {
+    for (t, what) in [(start, "start"), (limit, "limit"), (delta, "delta")] {
+        single(t, what)?;
+    }
     let dtype = start.dtype();
     if dtype.is_float() {
         let [s, l, d] = [start, limit, delta].map(|t| t.view().f64_at(0));
@@ -534,6 +552,9 @@ pub fn scatter_elements(x: &Tensor, indices: &Tensor, updates: &Tensor, axis: us
 /// # Errors
 /// Never for valid axes.
 pub fn one_hot(indices: &Tensor, depth: usize, values: &Tensor, axis: usize) -> Result<Tensor> {
+    if values.n_elems() != 2 {
+        return Err(fail(format!("OneHot: values are off and on, not {} elements", values.n_elems())));
+    }
     let idx = indices.to_i64_vec();
     let mut shape = indices.shape().to_vec();
     shape.insert(axis, depth);

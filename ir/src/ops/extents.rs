@@ -124,6 +124,21 @@ impl InferCtx<'_> {
             self.guards.push(guard);
         }
     }
+    /// Requires operand `i`, where present, to have one element: it stands for a number.
+    ///
+    /// # Errors
+    /// `Shape` when it has none or several.
+    pub fn require_single(&mut self, i: usize, what: &str) -> Result<()> {
+        let one = self.dims.constant(1);
+        match self.shape(i) {
+            Some(s) if s.len() > 1 => {
+                let text = format!("{}: {what} must be one number, not of {} axes", self.def.name, s.len());
+                Err(self.error(ErrorKind::Shape, text))
+            }
+            Some(s) => s.iter().try_for_each(|&d| self.require_eq(d, one, &format!("{what} must be one number"))),
+            None => Ok(()),
+        }
+    }
     /// An element of a shape operand as an extent: negative numbers are refused now or at run time.
     ///
     /// # Errors

@@ -69,7 +69,7 @@ const ONE_HOT: OpDef = OpDef {
     reference: Some(|c| {
         let x = c.input(0)?;
         let axis = checked_axis(c.attrs.int(0).unwrap_or(-1), x.shape().len() + 1);
-        let depth = c.input(1)?.view().i64_at(0).max(0) as usize;
+        let depth = movement::single(c.input(1)?, "depth")?.view().i64_at(0).max(0) as usize;
         Ok(vec![movement::one_hot(x, depth, c.input(2)?, axis)?])
     }),
     lower: &[Candidate::Loops(one_hot_loops)],
@@ -196,10 +196,14 @@ pub static ROWS: &[OpDef] = &[
         outputs: &[req("y", "T")],
         attrs: &[attr("exclusive", AttrKind::Int(0)), attr("reverse", AttrKind::Int(0))],
         dtypes: &[("T", NUMS), IND],
-        infer: super::row::same_type_as_0,
+        infer: |c| {
+            c.require_single(1, "the axis")?;
+            super::row::same_type_as_0(c)
+        },
         reference: Some(|c| {
             let x = c.input(0)?;
-            let axis = checked_axis(c.input(1)?.view().i64_at(0), x.shape().len());
+            let axis = movement::single(c.input(1)?, "the axis")?.view().i64_at(0);
+            let axis = checked_axis(axis, x.shape().len());
             if axis >= x.shape().len() {
                 return Err(Diagnostic::new(ErrorKind::Shape, "CumSum: the axis is out of range"));
             }
@@ -520,6 +524,13 @@ fn one_hot_infer(c: &mut InferCtx) -> Result<()> {
         return Ok(());
     };
     let axis = c.axis(c.attrs.int(0).unwrap_or(-1), s.len() + 1)?;
+    c.require_single(1, "the depth")?;
+    let two = c.dims.constant(2);
+    match c.shape(2).as_deref() {
+        Some([n]) => c.require_eq(*n, two, "values are off and on")?,
+        Some(v) => return Err(c.error(ErrorKind::Shape, format!("OneHot: values of {} axes", v.len()))),
+        None => {}
+    }
     let depth = match c.const_ints(1) {
         Some(v) if v.len() == 1 => c.dims.constant(v[0]),
         Some(v) => return Err(c.error(ErrorKind::Shape, format!("OneHot: {} depths", v.len()))),

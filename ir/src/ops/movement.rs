@@ -525,6 +525,7 @@ fn pad_infer(c: &mut InferCtx) -> Result<()> {
     if PadMode::from_name(mode).is_none() || (mode == "wrap" && c.def.since < 18) {
         return Err(c.error(ErrorKind::Unsupported, format!("Pad: mode {mode:?} is not one of this version's")));
     }
+    c.require_single(2, "the value")?;
     let Some(s) = c.shape(0) else {
         c.set_unranked(0, dtype);
         return Ok(());

@@ -202,11 +202,15 @@ pub static ROWS: &[OpDef] = &[
             if c.shape(0).is_some_and(|s| s.len() < 2) {
                 return Err(c.error(ErrorKind::Shape, "Trilu needs at least 2 axes"));
             }
+            c.require_single(1, "k")?;
             c.set_type(0, c.ty(0).clone());
             Ok(())
         },
         reference: Some(|c| {
-            let k = c.opt(1).map_or(0, |k| k.view().i64_at(0));
+            let k = match c.opt(1) {
+                Some(k) => movement::single(k, "k")?.view().i64_at(0),
+                None => 0,
+            };
             Ok(vec![movement::trilu(c.input(0)?, k, c.attrs.int(0) != Some(0))?])
         }),
         lower: &[Candidate::Loops(|c| {
@@ -504,6 +508,10 @@ fn repeat_values(c: &mut InferCtx, shape: &Shape) {
 fn constant_of_shape_infer(c: &mut InferCtx) -> Result<()> {
     let konst = c.attrs.tensor(0).map(|k| c.consts[k].clone());
     let dtype = konst.as_ref().map_or(F32, |k| k.dtype);
+    if let Some(k) = konst.as_ref().filter(|k| k.n_elems() != 1) {
+        let text = format!("ConstantOfShape: the value must be one number, not {}", k.n_elems());
+        return Err(c.error(ErrorKind::Shape, text));
+    }
     let Some(target) = c.need_values(0) else {
         match c.list_len(0) {
             Some(n) => {
@@ -530,6 +538,9 @@ fn constant_of_shape_infer(c: &mut InferCtx) -> Result<()> {
 
 fn range_infer(c: &mut InferCtx) -> Result<()> {
     let dtype = c.dtype(0)?;
+    for (i, what) in ["start", "limit", "delta"].into_iter().enumerate() {
+        c.require_single(i, what)?;
+    }
     if !matches!(dtype, I64 | I32) {
         let given: Option<Vec<Tensor>> = (0..3).map(|i| c.const_tensor(i)).collect();
         let n = match given.as_deref() {
