@@ -353,3 +353,103 @@ fn every_case_agrees_with_its_reference() {
     assert!(wrong.is_empty(), "{} of {n} wrong:\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
     assert!(n > 3000, "only {n} checks ran");
 }
+
+/// Families for whose rows [`random_case`] knows which operands fit together.
+fn random_families() -> impl Iterator<Item = &'static OpDef> {
+    let all: [&'static [OpDef]; 5] =
+        [super::elementwise::ROWS, super::cast::ROWS, super::activation::ROWS, super::reduce::ROWS, super::norm::ROWS];
+    all.into_iter().flatten()
+}
+
+/// A random case of a row in the language of [`crate::cases`]; `None` for rows that have too little freedom.
+fn random_case(def: &OpDef, random: &mut Random) -> Option<String> {
+    let list = |s: &[u64]| s.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+    let rank = random.below(4) as usize + 1;
+    let full: Vec<u64> =
+        (0..rank).map(|_| [1, 2, 3, 5, 7, 0][random.below(if rank > 2 { 5 } else { 6 }) as usize]).collect();
+    let axis = |random: &mut Random, rank: usize| {
+        let a = random.below(rank as u64) as i64;
+        if random.below(2) == 0 { a } else { a - rank as i64 }
+    };
+    let reducing = def.name.starts_with("Reduce") && def.domain.is_empty();
+    Some(match def.name {
+        _ if !reducing && def.attrs.is_empty() && def.inputs.len() <= 3 && def.name != "Clip" => {
+            // One to three operands that broadcast: leading axes left out, some extents 1.
+            let variadic = def.inputs.iter().any(|p| p.arity == crate::op::Arity::Variadic);
+            let n = if variadic { random.below(3) as usize + 1 } else { def.inputs.len() };
+            let one_shape = def.until == 7 || n == 1;
+            let operands: Vec<String> = (0..n)
+                .map(|i| {
+                    let keep = one_shape || (i == 0 && def.name == "PRelu");
+                    let from = if keep { 0 } else { random.below(rank as u64 + 1) as usize };
+                    let one = |&d: &u64, random: &mut Random| if !keep && random.below(3) == 0 { 1 } else { d };
+                    let s: Vec<u64> = full[from..].iter().map(|d| one(d, random)).collect();
+                    format!("[{}]", list(&s))
+                })
+                .collect();
+            operands.join(";")
+        }
+        "ArgMax" | "ArgMin" => {
+            let s: Vec<u64> = full.iter().map(|&d| d.max(1)).collect();
+            let last =
+                if def.attrs.len() > 2 { format!(" select_last_index={}", random.below(2)) } else { String::new() };
+            format!("[{}] axis={} keepdims={}{last}", list(&s), axis(random, rank), random.below(2))
+        }
+        "Softmax" | "LogSoftmax" | "Hardmax" | "LpNormalization" => {
+            format!("[{}] axis={}", list(&full), axis(random, rank))
+        }
+        _ if reducing => {
+            let mut chosen = vec![];
+            for a in 0..rank as i64 {
+                match random.below(4) {
+                    0 => chosen.push(a.to_string()),
+                    1 => chosen.push((a - rank as i64).to_string()),
+                    _ => {}
+                }
+            }
+            let (axes, keep) = (chosen.join(","), random.below(2));
+            match def.slot("axes") {
+                Some(_) => format!("[{}] axes=[{axes}] keepdims={keep}", list(&full)),
+                None => format!(
+                    "[{}];i64[{}]{{{axes}}} keepdims={keep} noop_with_empty_axes={}",
+                    list(&full),
+                    chosen.len(),
+                    random.below(2)
+                ),
+            }
+        }
+        "LayerNormalization" | "RMSNormalization" => {
+            let a = random.below(rank as u64) as usize;
+            let outs = if def.name == "LayerNormalization" { " outs=3" } else { "" };
+            format!("[{}];[{}] axis={a}{outs}", list(&full), list(&full[a..]))
+        }
+        "BatchNormalization" => {
+            let c = full.get(1).copied().unwrap_or(1);
+            format!("[{}];[{c}];[{c}];[{c}];[{c}]{{0.5,1,2}}", list(&full))
+        }
+        "InstanceNormalization" if rank > 2 => format!("[{}];[{}];[{}]", list(&full), full[1], full[1]),
+        _ => return None,
+    })
+}
+
+#[test]
+fn inferred_shapes_of_random_nodes_are_those_of_the_reference() {
+    let mut random = Random::new(7);
+    let (mut n, mut wrong) = (0, vec![]);
+    for def in random_families() {
+        for _ in 0..24 {
+            let Some(text) = random_case(def, &mut random) else { continue };
+            let case = cases::parse(def, &text).unwrap_or_else(|e| panic!("{}: {text}: {e}", def.full_name()));
+            let types = assignments(def);
+            let types = &types[random.below(types.len() as u64) as usize];
+            for extents in [Extents::Constant, Extents::Symbolic] {
+                n += 1;
+                if let Err(e) = check(def, &case, types, extents, n) {
+                    wrong.push(format!("{} {text} {types:?} {extents:?}: {e}", def.full_name()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {n} wrong:\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
+    assert!(n > 3000, "only {n} nodes were checked");
+}
