@@ -2,6 +2,8 @@
 //!
 //! Each case runs for the element types of the row, with extents as constants and with extents as symbols.
 
+mod random;
+
 use crate::cases::{self, Case, Random};
 use crate::consts::{Const, ConstId};
 use crate::lowering::{Candidate, NodeCtx, Operand, Part, ViewOp, build_pointwise};
