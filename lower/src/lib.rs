@@ -24,6 +24,8 @@ mod plan_scan;
 mod lower_tests;
 #[cfg(test)]
 mod plan_tests;
+#[cfg(test)]
+mod program_tests;
 
 pub mod program;
 mod program_control;

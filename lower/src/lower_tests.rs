@@ -98,9 +98,8 @@ fn close(a: &Tensor, b: &Tensor) -> bool {
 /// programs, too.
 pub(crate) fn check(b: Builder, inputs: &[&[Tensor]]) -> (Module<Hip>, Module<Hip>, FuseReport) {
     let (m, hip, fused, report) = check_dialect(b, inputs);
-    for mut h in [hip.clone(), fused.clone()] {
-        let plan = crate::plan(&mut h).unwrap_or_else(|e| panic!("{e}\n{}", dump(&h)));
-        let p = crate::host_program(&mut h, &plan).unwrap_or_else(|e| panic!("{e}\n{}", dump(&h)));
+    for h in [hip.clone(), fused.clone()] {
+        let (h, _, p) = crate::program_tests::same(h, inputs);
         for ins in inputs {
             let want = ir::interp::run(&m, ins).unwrap_or_else(|e| panic!("{e}"));
             let (got, _) = crate::host_interp::run(&p, &h, ins).unwrap_or_else(|e| panic!("{e}\n{}\n{p}", dump(&h)));
