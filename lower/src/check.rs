@@ -6,7 +6,7 @@ use ir::nest::{Access, Expr, ExprId, Nest, Phase, Term};
 use ir::{Module, Node, RegionId, Value};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
-use tensor::{Diagnostic, Entity, ErrorKind, Result, SymId};
+use tensor::{Diagnostic, DimId, Entity, ErrorKind, Result, SymId};
 
 /// What a pool needs at given symbol values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +83,8 @@ pub fn check_plan(m: &Module<Hip>, plan: &Plan, env: &impl Fn(SymId) -> Option<i
         places.push(best.map(|l| l.offsets.iter().map(|o| all[o.index()]).collect::<Vec<i64>>()).unwrap_or_default());
         uses.push(PoolUse { peak, live: 0 });
     }
-    let mut o = Owners { m, plan, memory: vec![BTreeMap::new(); plan.domains.len()], ..Owners::new(m, plan) };
+    let eval = |d: DimId| m.dims.eval(d, env);
+    let mut o = Owners::new(m, plan, &eval);
     for (i, b) in plan.buffers.iter().enumerate() {
         let ty = &m.graphs[b.region].values[b.value].ty;
         let mut bytes = i64::try_from(ty.dtype.bits()).unwrap_or(i64::MAX);
@@ -142,6 +143,9 @@ struct Owners<'a> {
     at: Vec<(i64, i64)>,
     /// The planned buffer behind a value; absent for inputs, outputs and constants.
     root: FxHashMap<(RegionId, Value), usize>,
+    /// Elements from the start of its buffer to a view's first.
+    shift: FxHashMap<(RegionId, Value), i64>,
+    eval: &'a dyn Fn(DimId) -> Result<i64>,
     written: Vec<bool>,
     /// First and last use in half steps of time; the first is after the last when never used.
     seen: Vec<(u64, u64)>,
@@ -149,18 +153,23 @@ struct Owners<'a> {
 }
 
 impl<'a> Owners<'a> {
-    fn new(m: &'a Module<Hip>, plan: &'a Plan) -> Owners<'a> {
+    fn new(m: &'a Module<Hip>, plan: &'a Plan, eval: &'a dyn Fn(DimId) -> Result<i64>) -> Owners<'a> {
         let n = plan.buffers.len();
         Owners {
             m,
             plan,
-            memory: vec![],
+            memory: vec![BTreeMap::new(); plan.domains.len()],
             at: vec![],
             root: FxHashMap::default(),
+            shift: FxHashMap::default(),
+            eval,
             written: vec![false; n],
             seen: vec![(u64::MAX, 0); n],
             time: 0,
         }
+    }
+    fn shift_of(&self, r: RegionId, v: Value) -> i64 {
+        self.shift.get(&(r, v)).copied().unwrap_or(0)
     }
     fn name(&self, i: usize) -> String {
         let b = &self.plan.buffers[i];
@@ -277,10 +286,14 @@ impl<'a> Owners<'a> {
         let root = |o: &Self, v: Value| o.root.get(&(r, v)).copied();
         let n_reads = match &node.op {
             HipOp::Alloc | HipOp::Output(_) => return Ok(()),
-            HipOp::View { .. } => {
-                let of = node.ins.first().copied().flatten().and_then(|v| root(self, v));
-                if let (Some(i), Some(&v)) = (of, node.outs.first()) {
+            HipOp::View { offset } => {
+                let of = node.ins.first().copied().flatten();
+                if let (Some(of), Some(&v)) = (of, node.outs.first())
+                    && let Some(i) = root(self, of)
+                {
                     self.root.insert((r, v), i);
+                    let shift = self.shift_of(r, of) + (self.eval)(*offset)?;
+                    self.shift.insert((r, v), shift);
                 }
                 return Ok(());
             }
@@ -303,8 +316,12 @@ impl<'a> Owners<'a> {
             for (k, x) in reads.iter().enumerate() {
                 let Some(x) = x.filter(|&x| self.overlap(x, w)) else { continue };
                 late = true;
+                let shift = |o: &Self, k: usize| node.ins[k].map(|v| o.shift_of(r, v));
                 let allowed = match &node.op {
-                    HipOp::Launch(nest) => self.at[x] == self.at[w] && reads_own_element(nest, k, n_reads + j),
+                    HipOp::Launch(nest) => {
+                        let same_place = self.at[x] == self.at[w] && shift(self, k) == shift(self, n_reads + j);
+                        same_place && reads_own_element(nest, k, n_reads + j)
+                    }
                     _ => false,
                 };
                 if !allowed {
@@ -350,6 +367,11 @@ impl<'a> Owners<'a> {
                     if let Some(i) = *root {
                         self.root.insert((body, v), i);
                     }
+                }
+                let captures = m.graphs[body].inputs.iter().zip(node.ins.iter().skip(1)).skip(n_carried);
+                for (&p, v) in captures {
+                    let shift = v.map_or(0, |v| self.shift_of(r, v));
+                    self.shift.insert((body, p), shift);
                 }
                 // What a body allocates is fresh in every iteration.
                 for (i, b) in self.plan.buffers.iter().enumerate() {

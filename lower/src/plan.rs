@@ -81,6 +81,42 @@ pub fn round_up(dims: &mut DimPool, bytes: DimId) -> DimId {
     dims.mul(n, align)
 }
 
+/// Evaluates a peak as [`Plan::peak_text`] writes it. `dims` are the symbols that it may name.
+///
+/// # Errors
+/// `Malformed` for other text, `Shape` when a symbol has no value.
+pub fn eval_peak(dims: &DimPool, text: &str, env: &impl Fn(SymId) -> Option<i64>) -> Result<i64> {
+    let mut pool = dims.clone();
+    let mut named: FxHashMap<SymId, i64> = FxHashMap::default();
+    let mut parts: Vec<String> = vec![String::new()];
+    let (mut quoted, mut escaped) = (false, false);
+    for c in text.chars() {
+        if c == ';' && !quoted {
+            parts.push(String::new());
+            continue;
+        }
+        quoted ^= c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        if let Some(p) = parts.last_mut() {
+            p.push(c);
+        }
+    }
+    let last = parts.pop().unwrap_or_default();
+    let value = |pool: &mut DimPool, expr: &str, named: &FxHashMap<SymId, i64>| -> Result<i64> {
+        let d = pool.parse(expr.trim()).map_err(|e| e.1)?;
+        pool.eval(d, &|s| named.get(&s).copied().or_else(|| env(s)))
+    };
+    for p in parts {
+        let (name, expr) = p
+            .split_once(" = ")
+            .ok_or_else(|| Diagnostic::new(ErrorKind::Malformed, format!("{p:?} does not name a part of a peak")))?;
+        let v = value(&mut pool, expr, &named)?;
+        let d = pool.symbol(name.trim(), tensor::dims::Origin::Unknown);
+        named.extend(pool.as_symbol(d).map(|s| (s, v)));
+    }
+    value(&mut pool, &last, &named)
+}
+
 /// Plans the memory of a module.
 ///
 /// # Errors
@@ -250,9 +286,8 @@ fn find_in_place(m: &Module<Hip>, live: &Live, of_root: &FxHashMap<usize, usize>
         for (j, w) in writes.iter().enumerate() {
             let Some((wr, &wb)) = root(w).and_then(|r| Some((r, of_root.get(&r)?))) else { continue };
             let is_alloc = |r: usize| live.roots[r].kind == RootKind::Alloc && live.roots[r].region == region;
-            let whole = |v: &Value| g.values[*v].ty == g.values[live.roots[root(v).unwrap_or(0)].value].ty;
             let once = writes.iter().chain(&reads).filter(|v| root(v) == Some(wr)).count() == 1;
-            if !is_alloc(wr) || plan.buffers[wb].span.0 != time || !once || !whole(w) {
+            if !is_alloc(wr) || plan.buffers[wb].span.0 != time || !once || !starts_at_root(m, region, *w) {
                 continue;
             }
             for r in &reads {

@@ -186,6 +186,12 @@ impl OffsetPool {
     /// Definitions of named parts (each ends in `; `) and the expression. Names are `prefix` and a number.
     pub fn display_parts(&self, dims: &DimPool, root: OffsetId, prefix: &str) -> (String, String) {
         const LARGE: u64 = 64;
+        const DEEP: usize = 8;
+        // No name of the model may be taken for one of ours.
+        let mut prefix = prefix.to_string();
+        while dims.symbols().any(|(_, s)| s.name.starts_with(&prefix)) {
+            prefix.insert(0, '_');
+        }
         let n = root.index() + 1;
         let mut tree = vec![1u64; n];
         let mut uses = vec![0u32; n];
@@ -214,6 +220,7 @@ impl OffsetPool {
         }
         let share = tree[root.index()] > LARGE;
         let mut text: Vec<String> = vec![String::new(); n];
+        let mut depth = vec![0usize; n];
         let (mut head, mut k) = (String::new(), 0);
         for i in (0..n).filter(|&i| reach[i]) {
             let body = match &self.exprs[i] {
@@ -226,7 +233,15 @@ impl OffsetPool {
                     it.fold(first, |a, b| format!("max({a}, {b})"))
                 }
             };
-            let named = share && uses[i] > 1 && !matches!(self.exprs[i], OffsetExpr::Dim(_));
+            depth[i] = match &self.exprs[i] {
+                OffsetExpr::Dim(_) => 0,
+                OffsetExpr::Add(o, _) => depth[o.index()],
+                OffsetExpr::Max(os) => os.len() + os.iter().map(|o| depth[o.index()]).max().unwrap_or(0),
+            };
+            let named = share && (uses[i] > 1 || depth[i] >= DEEP) && !matches!(self.exprs[i], OffsetExpr::Dim(_));
+            if named {
+                depth[i] = 0;
+            }
             text[i] = if named {
                 k += 1;
                 head += &format!("{prefix}{k} = {body}; ");

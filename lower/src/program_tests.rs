@@ -37,6 +37,11 @@ pub(crate) fn same(mut m: Module<Hip>, inputs: &[&[Tensor]]) -> (Module<Hip>, Pl
             let uses = check_plan(&m, &p, &from_inputs).unwrap_or_else(|e| panic!("{e}\n{}", p.display(&m)));
             let peaks: Vec<i64> = uses.iter().map(|u| u.peak).collect();
             assert_eq!(peaks, trace.pools, "the run takes what the plan says");
+            for (d, peak) in p.domains.iter().zip(peaks) {
+                let text = p.peak_text(&m.dims, d);
+                let read = crate::plan::eval_peak(&m.dims, &text, &from_inputs);
+                assert_eq!(read.unwrap_or_else(|e| panic!("{e}: {text}")), peak, "{text}");
+            }
         }
     }
     // Symbols of device results and regions get some values here; what matters is that no two live buffers meet.
@@ -313,6 +318,56 @@ fn the_checker_notices_shared_bytes() {
             assert!(check_plan(&m, &bad, &env).is_err(), "{i} over {j} goes unnoticed\n{}", bad.display(&m));
         }
     }
+}
+
+#[test]
+fn a_nest_that_sees_its_buffers_flat_runs_in_place() {
+    let mut b = Builder::new();
+    let x = b.input(DType::F32, &["n", "6"]);
+    let s = b.op("Softmax", &[], &[x]);
+    let r = b.op("ReduceMax", &[], &[s]);
+    let t = b.op("Mul", &[], &[s, r]);
+    let u = b.op("ReduceSum", &[], &[t]);
+    let v = b.op("Div", &[], &[t, u]);
+    b.output(v);
+    let ins = [fill(&[5, 6])];
+    let (plain, fused, _) = check(b, &[&ins]);
+    let mut n = 0;
+    for h in [plain, fused] {
+        let (_, p, _) = same(h, &[&ins]);
+        n += p.buffers.iter().filter(|b| b.in_place_of.is_some()).count();
+    }
+    assert!(n > 0);
+}
+
+#[test]
+fn long_peaks_read_back() {
+    let mut dims = tensor::DimPool::new();
+    // Names that ours must not be taken for.
+    for name in ["t1", "u", "a; b = \"c"] {
+        dims.symbol(name, Origin::Unknown);
+    }
+    let mut iv = vec![];
+    for i in 0..200u32 {
+        let d = dims.symbol(&format!("x{i}"), Origin::Unknown);
+        let odd = dims.find_symbol("a; b = \"c").unwrap();
+        let odd = dims.sym_dim(odd);
+        let d = dims.add(d, odd);
+        let k = dims.constant(256);
+        iv.push(crate::plan::Interval { start: i, end: i + i % 5, size: dims.mul(d, k) });
+    }
+    let mut p = Plan::default();
+    let packing = crate::plan::pack(&mut dims, &mut p.offsets, &iv).unwrap();
+    p.domains.push(crate::plan::PoolDomain {
+        space: ir::hip::Space::Device,
+        reserve: Reserve::At(crate::plan::Point { region: tensor::Entity::new(0), pos: 0 }),
+        intervals: iv,
+        packing,
+    });
+    let env = |s: SymId| Some(1 + i64::try_from(tensor::Entity::index(s)).unwrap() * 7919 % 113);
+    let text = p.peak_text(&dims, &p.domains[0]);
+    assert!(text.contains("; ") && text.len() < 100_000, "{} bytes", text.len());
+    assert_eq!(crate::plan::eval_peak(&dims, &text, &env).unwrap(), p.peaks_at(&dims, &env)[0].unwrap());
 }
 
 #[test]

@@ -124,7 +124,7 @@ fn memory(m: &hip_ep::artifact::Metadata, at: &str) -> Result<bool> {
     }
     for (i, d) in m.domains.iter().enumerate() {
         let space = ["device", "host", "host-mapped"].get(d.space as usize).unwrap_or(&"?");
-        let value = pool.parse(&d.peak).map_err(|e| e.1).and_then(|e| pool.eval(e, &|s| sizes.get(&s).copied()));
+        let value = hip_ep::lower::plan::eval_peak(&pool, &d.peak, &|s| sizes.get(&s).copied());
         match value {
             Ok(bytes) => println!("pool {i} ({space}): {bytes} bytes = {}", d.peak),
             Err(e) => println!("pool {i} ({space}): {} ({})", d.peak, e.message()),
