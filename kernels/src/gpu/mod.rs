@@ -1,0 +1,6 @@
+//! Hand-written GPU kernels: what is known about each architecture, the kernels' source text and how each is launched. Sees no LLVM and
+//! no driver.
+
+pub mod arch;
+
+pub use arch::{Arch, MatrixUnit, Platform};
