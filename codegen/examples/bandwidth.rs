@@ -133,7 +133,7 @@ thread_local!(static KERNELS: std::cell::RefCell<Vec<usize>> = const { std::cell
 unsafe extern "C" fn launch(
     _: *mut RunCtx,
     _: u32,
-    f: KernelFn,
+    f: Option<KernelFn>,
     _: *const u64,
     _: u32,
     _: u32,
@@ -141,7 +141,7 @@ unsafe extern "C" fn launch(
     _: i64,
     _: u32,
 ) -> Status {
-    KERNELS.with(|k| k.borrow_mut().push(f as usize));
+    KERNELS.with(|k| k.borrow_mut().extend(f.map(|f| f as usize)));
     0
 }
 macro_rules! unused {

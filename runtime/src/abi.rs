@@ -93,15 +93,15 @@ table! {
     guard_failed(ctx: *mut RunCtx as "ptr", what: u32 as "i32", node: u32 as "i32", lhs: i64 as "i64", rhs: i64 as "i64");
     /// Reports an arithmetic failure (division by zero) at a node and returns the failure.
     arith_failed(ctx: *mut RunCtx as "ptr", node: u32 as "i32");
-    /// Runs a generated kernel: `kernel` is its position, `func` its CPU code; `args` are `n_bufs` addresses then `n_ints` integers.
-    launch(ctx: *mut RunCtx as "ptr", kernel: u32 as "i32", func: KernelFn as "ptr", args: *const u64 as "ptr", n_bufs: u32 as "i32", n_ints: u32 as "i32", points: i64 as "i64", work: i64 as "i64", node: u32 as "i32");
+    /// Runs a generated kernel: `kernel` is its position, `func` its CPU code (null where there is none); `args` are `n_bufs` addresses then `n_ints` integers.
+    launch(ctx: *mut RunCtx as "ptr", kernel: u32 as "i32", func: Option<KernelFn> as "ptr", args: *const u64 as "ptr", n_bufs: u32 as "i32", n_ints: u32 as "i32", points: i64 as "i64", work: i64 as "i64", node: u32 as "i32");
     /// Runs a catalog kernel by id: `args` are `n_bufs` addresses, `n_ints` integers, `n_scalars` f64 bits.
     kernel(ctx: *mut RunCtx as "ptr", id: u32 as "i32", args: *const u64 as "ptr", n_bufs: u32 as "i32", n_ints: u32 as "i32", n_scalars: u32 as "i32", node: u32 as "i32");
     /// Runs a host op: `tensors` are `n` descriptors (null data and rank `u32::MAX` where absent), the first `n_reads` are read.
     host_op(ctx: *mut RunCtx as "ptr", op: u32 as "i32", tensors: *const TensorDesc as "ptr", n: u32 as "i32", n_reads: u32 as "i32", node: u32 as "i32");
     /// Copies bytes between spaces (0 device, 1 host, 2 host-mapped).
     copy(ctx: *mut RunCtx as "ptr", dst: i64 as "i64", dst_space: u32 as "i32", src: i64 as "i64", src_space: u32 as "i32", bytes: i64 as "i64", node: u32 as "i32");
-    /// Writes `n` integers as `dtype` to host-mapped memory at `ptr`.
+    /// Writes `n` integers as `dtype` to host-mapped memory at `ptr`, in the stream's order.
     store_ints(ctx: *mut RunCtx as "ptr", ptr: i64 as "i64", dtype: i32 as "i32", n: u32 as "i32", values: *const i64 as "ptr");
     /// Waits for the stream and writes integer element `index` at `ptr` to `out`.
     readback(ctx: *mut RunCtx as "ptr", ptr: i64 as "i64", space: u32 as "i32", dtype: i32 as "i32", index: u32 as "i32", node: u32 as "i32", out: *mut i64 as "ptr");

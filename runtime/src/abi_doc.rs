@@ -37,7 +37,12 @@ are i64: an extent, a number of bytes, or an address.
 
 One signature for generated, catalog and plugin kernels on the CPU: `i32 (ptr context, ptr args, i64 begin, i64 end)` runs the outer
 points `begin..end`. `args` are 8-byte words: addresses, then i64 extents and strides, then scalars as bits of f64. Ranges of one
-launch are disjoint and may run on several threads. A kernel calls nothing of the table.
+launch are disjoint and may run on several threads. A kernel calls nothing of the table. A model that was not compiled for the CPU
+gives null for its kernels' code.
+
+On a GPU the same words, in the same order, are the kernel's argument segment; generated kernels get one more, the i64 number of
+outer points. `launch` gives the kernel's position, by which the runtime finds the function and how it is launched (metadata). Work is
+queued: a call that returns 0 has been accepted, and what goes wrong later appears at the next wait.
 
 Element types are numbered as in ONNX. Types below 8 bits are packed, contiguous, lowest bits first; bool is one byte. Zero-size
 tensors may have any address.
@@ -53,7 +58,8 @@ const TAIL: &str = "
 3. `reserve` once per domain, before its first use; growth moves the domain, so earlier addresses are gone.
 4. `output` once per output, when its extents are known; the caller gives the memory.
 5. Launches, calls, copies, in stream order; `readback` waits for the stream.
-6. After `hip_ep_run`: the stream is waited for, outputs in another space are copied to the caller's memory.
+6. After `hip_ep_run`: copies of outputs to the caller's memory are queued where the device cannot write there, then the stream is
+   waited for, once.
 ";
 
 /// The text of `docs/ABI.md`.

@@ -93,25 +93,27 @@ impl Entry {
         copy.as_mut().copy_from_slice(&bytes);
         Ok(Bytes::from_owner(copy))
     }
-    fn addr_on(&self, device: &Arc<dyn Device>, stream: Stream) -> Result<usize> {
+    /// Its address, and whether it was uploaded now.
+    fn addr_on(&self, device: &Arc<dyn Device>, stream: Stream) -> Result<(usize, bool)> {
         let host = self.host()?;
         if device.properties().host_is_device {
             let addr = host.as_ptr().expose_provenance();
-            return Ok(if host.is_empty() { 64 } else { addr });
+            return Ok((if host.is_empty() { 64 } else { addr }, false));
         }
         let id = Arc::as_ptr(device).addr();
         let mut all = lock(&self.devices);
         if let Some((_, b)) = all.iter().find(|(d, _)| *d == id) {
-            return Ok(b.addr());
+            return Ok((b.addr(), false));
         }
         let buffer = Buffer::new(device, Space::Device, host.len())?;
         let from = (host.as_ptr().expose_provenance(), Space::Host);
-        // SAFETY: the buffer has this length and is new; `host` outlives the wait.
+        // SAFETY: the buffer has this length and is new.
         unsafe { device.copy(stream, (buffer.addr(), Space::Device), from, host.len())? };
+        // Runs on other streams may use it at once.
         device.synchronize(stream)?;
         let addr = buffer.addr();
         all.push((id, buffer));
-        Ok(addr)
+        Ok((addr, true))
     }
 }
 
@@ -290,8 +292,8 @@ impl ConstantSet {
     pub fn host(&self, index: usize) -> Result<Bytes> {
         self.entry(index)?.host().cloned().map_err(|e| self.named(e, index))
     }
-    /// The address of a constant in a device's memory; uploads it the first time.
-    pub(crate) fn addr_on(&self, index: usize, device: &Arc<dyn Device>, stream: Stream) -> Result<usize> {
+    /// The address of a constant in a device's memory; uploads it the first time and says so.
+    pub(crate) fn addr_on(&self, index: usize, device: &Arc<dyn Device>, stream: Stream) -> Result<(usize, bool)> {
         self.entry(index)?.addr_on(device, stream).map_err(|e| self.named(e, index))
     }
     fn entry(&self, index: usize) -> Result<&Arc<Entry>> {

@@ -1,5 +1,6 @@
 //! What a run did and how long each part took. Counters are always kept; times only when asked for.
 
+use crate::device::{Device, Event};
 use std::fmt::Write;
 use std::time::Instant;
 
@@ -17,14 +18,20 @@ pub struct Counters {
     pub copies: u64,
     /// Bytes of those.
     pub copied_bytes: u64,
-    /// Values read back, each a wait for the stream.
+    /// Waits for the stream before the run's end: values read back, host ops, constants uploaded.
     pub syncs: u64,
+    /// Extents the program stored to memory.
+    pub stores: u64,
     /// Times a pool had to grow.
     pub pool_growths: u64,
     /// Outputs asked for.
     pub outputs: u64,
     /// Inputs that had to be copied: strided, unaligned or in another space.
     pub input_copies: u64,
+    /// Outputs that were copied to the caller's memory because the device cannot write there.
+    pub output_copies: u64,
+    /// Constants copied to the device; each once per device.
+    pub constant_copies: u64,
 }
 
 /// One thing that ran.
@@ -191,6 +198,8 @@ pub(crate) struct RawOp {
     pub(crate) start_ns: u64,
     pub(crate) time_ns: u64,
     pub(crate) bytes: Option<u64>,
+    /// Begin and end in the stream, on devices that return before their work is done.
+    pub(crate) events: Option<(Event, Event)>,
 }
 
 impl Recorder {
@@ -203,10 +212,33 @@ impl Recorder {
     pub(crate) fn now_ns(&self) -> u64 {
         self.start.map_or(0, |s| u64::try_from(s.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
-    pub(crate) fn op(&mut self, kind: &'static str, node: u32, start_ns: u64, bytes: Option<u64>) {
+    pub(crate) fn op(
+        &mut self,
+        kind: &'static str,
+        node: u32,
+        start_ns: u64,
+        bytes: Option<u64>,
+        events: Option<(Event, Event)>,
+    ) {
         if self.is_on() {
             let time_ns = self.now_ns().saturating_sub(start_ns);
-            self.ops.push(RawOp { kind, node, start_ns, time_ns, bytes });
+            self.ops.push(RawOp { kind, node, start_ns, time_ns, bytes, events });
+        }
+    }
+    /// Replaces the host's times by the device's, after the stream was waited for: `first` was recorded at `first_ns`.
+    pub(crate) fn resolve(&mut self, device: &dyn Device, first: Option<(Event, u64)>) {
+        for op in &mut self.ops {
+            let Some((from, to)) = op.events.take() else { continue };
+            if let Some((first, first_ns)) = first
+                && let (Ok(start), Ok(time)) = (device.elapsed_ns(first, from), device.elapsed_ns(from, to))
+            {
+                (op.start_ns, op.time_ns) = (first_ns.saturating_add(start), time);
+            }
+            device.forget(from);
+            device.forget(to);
+        }
+        if let Some((first, _)) = first {
+            device.forget(first);
         }
     }
     pub(crate) fn memory(&mut self, domain: u32, bytes: usize) {

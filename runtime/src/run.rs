@@ -1,7 +1,7 @@
 //! One run's state and what the functions of the table do to it. Errors carry the node; the first one is kept.
 
 use crate::abi::{KernelFn, Status, TensorDesc};
-use crate::device::{Buffer, Device, Space, Stream, Work};
+use crate::device::{Buffer, Device, Event, Loaded, Space, Stream, Work};
 use crate::io::{HostBytes, OutputAllocator, OutputRequest};
 use crate::model::Model;
 use crate::profile::{Counters, Recorder};
@@ -76,10 +76,14 @@ pub(crate) struct OutputState {
     pub(crate) bytes: usize,
 }
 
+/// How many of the last nodes an error of queued work names.
+const RECENT: usize = 4;
+
 /// The state behind [`crate::abi::RunCtx`].
 pub(crate) struct Run<'a> {
     pub(crate) model: &'a Model,
     pub(crate) device: &'a Arc<dyn Device>,
+    pub(crate) loaded: &'a Loaded,
     pub(crate) constants: &'a [AtomicUsize],
     pub(crate) team: &'a dyn Team,
     pub(crate) stream: Stream,
@@ -92,6 +96,16 @@ pub(crate) struct Run<'a> {
     pub(crate) failure: Option<Diagnostic>,
     pub(crate) counters: Counters,
     pub(crate) recorder: Recorder,
+    /// Nodes of the last queued work, oldest first: what an error at a wait may come from.
+    pub(crate) recent: SmallVec<[u32; RECENT]>,
+}
+
+/// When an op began.
+#[derive(Clone, Copy)]
+struct Start {
+    ns: u64,
+    /// In the stream, on devices that return before their work is done.
+    event: Option<Event>,
 }
 
 pub(crate) fn internal(message: impl Into<String>) -> Diagnostic {
@@ -152,6 +166,43 @@ impl Run<'_> {
         }
     }
 
+    /// Begins to take an op's time, when times are asked for.
+    fn begin(&self) -> Start {
+        let timed = self.recorder.is_on() && self.device.properties().asynchronous;
+        // An op without an event keeps the host's time: better than no run.
+        let event = if timed { self.device.record(self.stream).ok() } else { None };
+        Start { ns: self.recorder.now_ns(), event }
+    }
+
+    /// Ends it.
+    fn end(&mut self, kind: &'static str, node: u32, start: Start, bytes: Option<u64>) {
+        let until = start.event.and_then(|from| Some((from, self.device.record(self.stream).ok()?)));
+        self.recorder.op(kind, node, start.ns, bytes, until);
+    }
+
+    /// Remembers that a node's work was queued.
+    fn queued(&mut self, node: u32) {
+        if self.recent.len() == RECENT {
+            self.recent.remove(0);
+        }
+        self.recent.push(node);
+    }
+
+    /// Waits for the stream. Failures of queued work appear here: the error names the nodes that were queued last.
+    pub(crate) fn wait(&self) -> Result<()> {
+        self.device.synchronize(self.stream).map_err(|e| {
+            let debug = &self.model.metadata().debug;
+            let name = |&n: &u32| {
+                debug.get(index(n)).map_or_else(|| format!("node {n}"), |d| format!("{} ({})", d.path, d.what))
+            };
+            if self.recent.is_empty() {
+                return e;
+            }
+            let last: Vec<String> = self.recent.iter().map(name).collect();
+            e.note("queued last", last.join(", "))
+        })
+    }
+
     /// What every call that does work checks first: the node exists and the run is not cancelled.
     fn step(&self, node: u32) -> Result<()> {
         let n = self.model.metadata().debug.len();
@@ -191,7 +242,10 @@ impl Run<'_> {
         let cached = self.constants.get(index(i)).ok_or_else(|| internal(format!("the program reads constant {i}")))?;
         let mut addr = cached.load(Acquire);
         if addr == 0 {
-            addr = self.model.constants().addr_on(index(i), self.device, self.stream)?;
+            let (at, uploaded) = self.model.constants().addr_on(index(i), self.device, self.stream)?;
+            addr = at;
+            self.counters.constant_copies += u64::from(uploaded);
+            self.counters.syncs += u64::from(uploaded);
             cached.store(addr, Release);
         }
         // SAFETY: the caller's promise.
@@ -301,7 +355,8 @@ impl Run<'_> {
     #[allow(clippy::too_many_arguments)]
     pub(crate) unsafe fn launch(
         &mut self,
-        func: KernelFn,
+        kernel: u32,
+        func: Option<KernelFn>,
         args: *const u64,
         n_bufs: u32,
         n_ints: u32,
@@ -310,7 +365,7 @@ impl Run<'_> {
         node: u32,
     ) -> Result<()> {
         self.step(node)?;
-        let start = self.recorder.now_ns();
+        let start = self.begin();
         let n_bufs = index(n_bufs);
         // SAFETY: the caller's promise.
         let args = unsafe { words(args, n_bufs.saturating_add(index(n_ints)))? };
@@ -319,12 +374,13 @@ impl Run<'_> {
         self.counters.launches += 1;
         if points > 0 {
             let grain = GRAIN_ELEMS.div_ceil(work.unsigned_abs().max(1)).max(1);
-            let work =
-                Work::Generated { func, args, n_bufs, points, grain: usize::try_from(grain).unwrap_or(usize::MAX) };
+            let grain = usize::try_from(grain).unwrap_or(usize::MAX);
+            let work = Work::Generated { kernel, func, args, n_bufs, points, grain };
             // SAFETY: the caller's promise.
-            unsafe { self.device.launch(self.stream, self.team, &work) }.map_err(|e| self.at(node, e))?;
+            unsafe { self.device.launch(self.stream, self.team, self.loaded, &work) }.map_err(|e| self.at(node, e))?;
+            self.queued(node);
         }
-        self.recorder.op("launch", node, start, None);
+        self.end("launch", node, start, None);
         Ok(())
     }
 
@@ -340,7 +396,7 @@ impl Run<'_> {
         node: u32,
     ) -> Result<()> {
         self.step(node)?;
-        let start = self.recorder.now_ns();
+        let start = self.begin();
         let n = [n_bufs, n_ints, n_scalars].iter().fold(0usize, |a, &n| a.saturating_add(index(n)));
         // SAFETY: the caller's promise.
         let args = unsafe { words(args, n)? };
@@ -351,8 +407,9 @@ impl Run<'_> {
         self.counters.kernel_calls += 1;
         let work = Work::Catalog { kernels: self.model.kernels(), id, bufs, ints: &ints, scalars: &scalars };
         // SAFETY: the caller's promise.
-        unsafe { self.device.launch(self.stream, self.team, &work) }.map_err(|e| self.at(node, e))?;
-        self.recorder.op("kernel", node, start, None);
+        unsafe { self.device.launch(self.stream, self.team, self.loaded, &work) }.map_err(|e| self.at(node, e))?;
+        self.queued(node);
+        self.end("kernel", node, start, None);
         Ok(())
     }
 
@@ -367,17 +424,32 @@ impl Run<'_> {
         node: u32,
     ) -> Result<()> {
         self.step(node)?;
-        let start = self.recorder.now_ns();
+        let start = Start { ns: self.recorder.now_ns(), event: None };
         // SAFETY: the caller's promise.
         let all = unsafe { words(tensors, index(n))? };
         let (reads, writes) = all.split_at(index(n_reads).min(all.len()));
         let op = self.model.host_op(index(op)).ok_or_else(|| internal(format!("the program calls host op {op}")))?;
         self.counters.host_ops += 1;
-        let mut operands = Vec::with_capacity(reads.len());
+        let mut copies = Vec::with_capacity(reads.len());
+        let mut queued = Ok(());
         for d in reads {
             // SAFETY: the caller's promise.
-            operands.push(unsafe { self.host_copy(d) }.map_err(|e| self.at(node, e))?);
+            match unsafe { self.host_copy(d) } {
+                Ok(copy) => copies.push(copy),
+                Err(e) => {
+                    queued = Err(e);
+                    break;
+                }
+            }
         }
+        // Also after a failure: the copies that were queued write to memory that ends here.
+        let waited = self.wait();
+        self.counters.syncs += 1;
+        queued.and(waited).map_err(|e| self.at(node, e))?;
+        let tensor = |c: Option<HostCopy>| {
+            c.map(|c| Tensor::new(c.dtype, &c.shape, bytes::Bytes::from_owner(c.bytes))).transpose()
+        };
+        let operands = copies.into_iter().map(tensor).collect::<Result<Vec<_>>>().map_err(|e| self.at(node, e))?;
         let results = (op.func)(&op.call, &operands).map_err(|e| self.at(node, e))?;
         for (i, d) in writes.iter().enumerate() {
             // SAFETY: the caller's promise.
@@ -393,14 +465,15 @@ impl Run<'_> {
             unsafe { self.device.copy(self.stream, (d.data.expose_provenance(), space), from, t.bytes().len()) }
                 .map_err(|e| self.at(node, e))?;
         }
-        self.device.synchronize(self.stream).map_err(|e| self.at(node, e))?;
-        self.recorder.op("host op", node, start, None);
+        self.end("host op", node, start, None);
         Ok(())
     }
 
+    /// Queues a copy of a tensor to the host.
+    ///
     /// # Safety
-    /// The descriptor is of live memory.
-    unsafe fn host_copy(&self, d: &TensorDesc) -> Result<Option<Tensor>> {
+    /// The descriptor is of live memory; the copy lives until the stream was waited for.
+    unsafe fn host_copy(&self, d: &TensorDesc) -> Result<Option<HostCopy>> {
         // SAFETY: the caller's promise.
         let Some((dtype, shape, space)) = (unsafe { described(d)? }) else { return Ok(None) };
         let n = shape.iter().try_fold(1usize, |a, &d| a.checked_mul(d)).and_then(|n| dtype.size_bytes(n));
@@ -409,15 +482,14 @@ impl Run<'_> {
         let (to, from) = (bytes.as_mut_ptr().expose_provenance(), d.data.expose_provenance());
         // SAFETY: the caller's promise; the copy has `n` bytes.
         unsafe { self.device.copy(self.stream, (to, Space::Host), (from, space), n)? };
-        self.device.synchronize(self.stream)?;
-        Tensor::new(dtype, &shape, bytes::Bytes::from_owner(bytes)).map(Some)
+        Ok(Some(HostCopy { dtype, shape, bytes }))
     }
 
     /// # Safety
     /// Both ranges are live memory of their spaces.
     pub(crate) unsafe fn copy(&mut self, dst: (i64, u32), src: (i64, u32), bytes: i64, node: u32) -> Result<()> {
         self.step(node)?;
-        let start = self.recorder.now_ns();
+        let start = self.begin();
         let n = usize::try_from(bytes)
             .map_err(|_| self.at(node, Diagnostic::new(ErrorKind::Shape, format!("a copy of {bytes} bytes"))))?;
         let dst = (address(dst.0)?, space_of(dst.1)?);
@@ -426,7 +498,8 @@ impl Run<'_> {
         unsafe { self.device.copy(self.stream, dst, src, n) }.map_err(|e| self.at(node, e))?;
         self.counters.copies += 1;
         self.counters.copied_bytes += u64::try_from(n).unwrap_or(0);
-        self.recorder.op("copy", node, start, u64::try_from(n).ok());
+        self.queued(node);
+        self.end("copy", node, start, u64::try_from(n).ok());
         Ok(())
     }
 
@@ -435,23 +508,9 @@ impl Run<'_> {
     pub(crate) unsafe fn store_ints(&mut self, ptr: i64, dtype: i32, n: u32, values: *const i64) -> Result<()> {
         // SAFETY: the caller's promise.
         let values = unsafe { words(values, index(n))? };
-        let mut bytes: SmallVec<[u8; 64]> = SmallVec::new();
-        for &v in values {
-            match known(dtype)? {
-                DType::I64 => bytes.extend_from_slice(&v.to_ne_bytes()),
-                DType::I32 => {
-                    let v = i32::try_from(v).map_err(|_| {
-                        Diagnostic::new(ErrorKind::Shape, format!("extent {v} does not fit an i32 tensor"))
-                    })?;
-                    bytes.extend_from_slice(&v.to_ne_bytes());
-                }
-                d => return Err(internal(format!("the program stores extents as {d}"))),
-            }
-        }
-        let from = (bytes.as_ptr().expose_provenance(), Space::Host);
-        // SAFETY: the caller's promise; `bytes` outlives the wait.
-        unsafe { self.device.copy(self.stream, (address(ptr)?, Space::HostMapped), from, bytes.len())? };
-        self.device.synchronize(self.stream)
+        self.counters.stores += 1;
+        // SAFETY: the caller's promise.
+        unsafe { self.device.store_ints(self.stream, self.loaded, address(ptr)?, known(dtype)?, values) }
     }
 
     /// # Safety
@@ -466,7 +525,7 @@ impl Run<'_> {
         out: *mut i64,
     ) -> Result<()> {
         self.step(node)?;
-        let start = self.recorder.now_ns();
+        let start = Start { ns: self.recorder.now_ns(), event: None };
         let dtype = known(dtype)?;
         let size = dtype.size().filter(|_| dtype.is_int() || dtype == DType::Bool);
         let size = size.ok_or_else(|| self.at(node, internal(format!("the program reads back a {dtype}"))))?;
@@ -476,7 +535,7 @@ impl Run<'_> {
         let to = (raw.as_mut_ptr().expose_provenance(), Space::Host);
         // SAFETY: the caller's promise; `raw` has room for every integer and outlives the wait.
         unsafe { self.device.copy(self.stream, to, (from, space_of(space)?), size) }.map_err(|e| self.at(node, e))?;
-        self.device.synchronize(self.stream).map_err(|e| self.at(node, e))?;
+        self.wait().map_err(|e| self.at(node, e))?;
         let word = u64::from_le_bytes(raw);
         let shift = 64 - 8 * u32::try_from(size).unwrap_or(8);
         let value = match dtype {
@@ -487,7 +546,7 @@ impl Run<'_> {
             })?,
         };
         self.counters.syncs += 1;
-        self.recorder.op("readback", node, start, u64::try_from(size).ok());
+        self.end("readback", node, start, u64::try_from(size).ok());
         // SAFETY: the caller's promise.
         unsafe { put(out, value) }
     }
@@ -508,6 +567,13 @@ impl Run<'_> {
             }
         }
     }
+}
+
+/// A tensor on its way to the host.
+struct HostCopy {
+    dtype: DType,
+    shape: Dims,
+    bytes: HostBytes,
 }
 
 /// What a descriptor says, or `None` where the operand is absent.

@@ -1,7 +1,7 @@
 //! Sessions: runs of a model on a device.
 
 use crate::abi::RunCtx;
-use crate::device::{Device, Space};
+use crate::device::{Device, Loaded, Space};
 use crate::io::{Collect, HostInput, Key, OutputAllocator, RunInputs, contiguous};
 use crate::model::Model;
 use crate::profile::{Counters, Op, Profile, Recorder, Report};
@@ -39,6 +39,7 @@ pub struct RunOptions<'a> {
 pub struct Session {
     model: Arc<Model>,
     device: Arc<dyn Device>,
+    loaded: Loaded,
     teams: Arc<Teams>,
     idle: Mutex<Vec<Context>>,
     /// Addresses of constants on the device; 0 until first used.
@@ -52,21 +53,15 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// A session. Allocates nothing; pools grow with the first runs.
+    /// A session. Loads the model's code where the device needs it and allocates nothing else; pools grow with the first runs.
     ///
     /// # Errors
-    /// `Argument` when the model was compiled for another kind of device.
+    /// As [`Device::load`]: above all `Unsupported` when the model was compiled for another kind of device.
     pub fn new(model: Arc<Model>, device: Arc<dyn Device>, options: SessionOptions) -> Result<Session> {
-        if let Some(t) = &model.metadata().target
-            && t.device != "cpu"
-        {
-            let text =
-                format!("the model was compiled for device {:?}, not for {:?}", t.device, device.properties().name);
-            return Err(Diagnostic::new(ErrorKind::Argument, text).help("compile it for the cpu"));
-        }
+        let loaded = device.load(model.artifact())?;
         let teams = options.teams.unwrap_or_else(|| Arc::new(Teams::new(options.threads)));
         let constants = (0..model.constants().len()).map(|_| AtomicUsize::new(0)).collect();
-        Ok(Session { model, device, teams, idle: Mutex::default(), constants })
+        Ok(Session { model, device, loaded, teams, idle: Mutex::default(), constants })
     }
 
     /// The model.
@@ -144,6 +139,8 @@ impl Session {
         let recorder = Recorder::new(options.profile);
         let (device, stream) = (&self.device, context.stream);
         let properties = device.properties();
+        let timed = recorder.is_on() && properties.asynchronous;
+        let first = if timed { Some((device.record(stream)?, recorder.now_ns())) } else { None };
         // Held until the run ends: inputs that had to be made contiguous.
         let mut held = Vec::with_capacity(views.len());
         let mut states = Vec::with_capacity(views.len());
@@ -168,6 +165,7 @@ impl Session {
         let mut run = Run {
             model: &self.model,
             device,
+            loaded: &self.loaded,
             constants: &self.constants,
             team,
             stream,
@@ -180,6 +178,7 @@ impl Session {
             failure: None,
             counters,
             recorder,
+            recent: Default::default(),
         };
         let ctx = std::ptr::from_mut(&mut run).cast::<RunCtx>();
         let (entry, frame) = (self.model.entry(), context.frame.as_mut_ptr());
@@ -189,18 +188,24 @@ impl Session {
             Ok(status) => run.verdict(status),
             Err(payload) => Err(panic_error(&*payload)),
         };
+        let mut n_copies = 0;
+        let done = done.and_then(|()| {
+            for (o, port) in run.outputs.iter().flatten().zip(self.outputs()) {
+                if let Some(to) = o.copy_to {
+                    n_copies += 1;
+                    // SAFETY: the staging buffer and the caller's memory have `bytes` bytes.
+                    unsafe { device.copy(stream, to, (o.addr, Space::Device), o.bytes) }
+                        .map_err(|e| e.note("output", format!("{:?}", port.name)))?;
+                }
+            }
+            Ok(())
+        });
         // Also after a failure: nothing of this run may be under way when its memory is used again.
-        let waited = device.synchronize(stream);
+        let waited = run.wait();
+        run.recorder.resolve(&**device, first);
         done?;
         waited?;
-        for (o, port) in run.outputs.iter().flatten().zip(self.outputs()) {
-            if let Some(to) = o.copy_to {
-                // SAFETY: the staging buffer and the caller's memory have `bytes` bytes.
-                unsafe { device.copy(stream, to, (o.addr, Space::Device), o.bytes) }
-                    .map_err(|e| e.note("output", format!("{:?}", port.name)))?;
-            }
-        }
-        device.synchronize(stream)?;
+        run.counters.output_copies = n_copies;
         let profile = run.recorder.is_on().then(|| self.profile(&run.recorder, team.n_threads()));
         Ok(Report { counters: run.counters, profile })
     }

@@ -93,8 +93,8 @@ unsafe extern "C" fn arith_failed(ctx: *mut RunCtx, node: u32) -> Status {
 #[allow(clippy::too_many_arguments)]
 unsafe extern "C" fn launch(
     ctx: *mut RunCtx,
-    _kernel: u32,
-    func: KernelFn,
+    kernel: u32,
+    func: Option<KernelFn>,
     args: *const u64,
     n_bufs: u32,
     n_ints: u32,
@@ -103,7 +103,7 @@ unsafe extern "C" fn launch(
     node: u32,
 ) -> Status {
     // SAFETY: see above.
-    unsafe { enter(ctx, |r| r.launch(func, args, n_bufs, n_ints, points, work, node)) }
+    unsafe { enter(ctx, |r| r.launch(kernel, func, args, n_bufs, n_ints, points, work, node)) }
 }
 unsafe extern "C" fn kernel(
     ctx: *mut RunCtx,

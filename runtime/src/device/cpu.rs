@@ -33,7 +33,14 @@ fn small_layout(bytes: usize) -> Result<Layout> {
 
 impl Device for Cpu {
     fn properties(&self) -> Properties {
-        Properties { name: "cpu", host_is_device: true, executes: true, checks: false, align: ALIGN }
+        Properties {
+            name: "cpu",
+            host_is_device: true,
+            executes: true,
+            checks: false,
+            asynchronous: false,
+            align: ALIGN,
+        }
     }
     fn memory(&self) -> MemoryInfo {
         self.meter.info()
@@ -74,7 +81,7 @@ impl Device for Cpu {
         }
         Ok(())
     }
-    unsafe fn launch(&self, _: Stream, team: &dyn Team, work: &Work<'_>) -> Result<()> {
+    unsafe fn launch(&self, _: Stream, team: &dyn Team, _: &Loaded, work: &Work<'_>) -> Result<()> {
         // SAFETY: the caller answers for the arguments.
         unsafe { run_on_host(team, work) }
     }

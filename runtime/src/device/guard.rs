@@ -136,7 +136,14 @@ impl Default for Guard {
 
 impl Device for Guard {
     fn properties(&self) -> Properties {
-        Properties { name: "guard", host_is_device: false, executes: true, checks: true, align: ALIGN }
+        Properties {
+            name: "guard",
+            host_is_device: false,
+            executes: true,
+            checks: true,
+            asynchronous: false,
+            align: ALIGN,
+        }
     }
     fn memory(&self) -> MemoryInfo {
         self.meter.info()
@@ -182,7 +189,7 @@ impl Device for Guard {
             Ok(())
         })
     }
-    unsafe fn launch(&self, stream: Stream, team: &dyn Team, work: &Work<'_>) -> Result<()> {
+    unsafe fn launch(&self, stream: Stream, team: &dyn Team, _: &Loaded, work: &Work<'_>) -> Result<()> {
         self.clock.check(stream)?;
         let check = |live: &Live| work.buffers().iter().enumerate().try_for_each(|(i, &a)| live.check_operand(i, a));
         // SAFETY: the caller answers for the arguments; device memory is accessible now.

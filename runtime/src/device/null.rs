@@ -36,7 +36,14 @@ impl Default for Null {
 
 impl Device for Null {
     fn properties(&self) -> Properties {
-        Properties { name: "null", host_is_device: false, executes: false, checks: true, align: ALIGN }
+        Properties {
+            name: "null",
+            host_is_device: false,
+            executes: false,
+            checks: true,
+            asynchronous: false,
+            align: ALIGN,
+        }
     }
     fn memory(&self) -> MemoryInfo {
         self.meter.info()
@@ -77,7 +84,10 @@ impl Device for Null {
         }
         Ok(())
     }
-    unsafe fn launch(&self, stream: Stream, _: &dyn Team, work: &Work<'_>) -> Result<()> {
+    fn load(&self, _: &artifact::Artifact) -> Result<Loaded> {
+        Ok(Loaded::default())
+    }
+    unsafe fn launch(&self, stream: Stream, _: &dyn Team, _: &Loaded, work: &Work<'_>) -> Result<()> {
         self.clock.check(stream)?;
         let s = lock(&self.state);
         work.buffers().iter().enumerate().try_for_each(|(i, &a)| s.live.check_operand(i, a))

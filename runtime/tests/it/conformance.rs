@@ -2,7 +2,7 @@
 
 use kernels::team::Solo;
 use runtime::Teams;
-use runtime::device::{Allocation, Buffer, Device, Space, Work, cpu::Cpu, guard::Guard, null::Null};
+use runtime::device::{Allocation, Buffer, Device, Loaded, Space, Work, cpu::Cpu, guard::Guard, null::Null};
 use std::ffi::c_void;
 use std::sync::Arc;
 use tensor::{ErrorKind, Result};
@@ -44,7 +44,12 @@ fn add_one(d: &Arc<dyn Device>, n: usize) -> Result<Vec<i32>> {
     // SAFETY: ranges and arguments are those of the buffers.
     unsafe {
         d.copy(s, (x.addr(), Space::Device), host(&mut data), 4 * n)?;
-        d.launch(s, &team, &Work::Generated { func: add, args: &args, n_bufs: 2, points: n, grain: 16 })?;
+        d.launch(
+            s,
+            &team,
+            &Loaded::default(),
+            &Work::Generated { kernel: 0, func: Some(add), args: &args, n_bufs: 2, points: n, grain: 16 },
+        )?;
         data.fill(9);
         d.copy(s, host(&mut data), (y.addr(), Space::Device), 4 * n)?;
     }
@@ -85,9 +90,9 @@ fn conforms(d: Arc<dyn Device>) {
     let e = d.alloc(Space::Device, usize::MAX / 2).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Device);
     let s = d.stream().unwrap();
-    let work = Work::Generated { func: fails, args: &[], n_bufs: 0, points: 1, grain: 1 };
+    let work = Work::Generated { kernel: 0, func: Some(fails), args: &[], n_bufs: 0, points: 1, grain: 1 };
     // SAFETY: the kernel takes nothing.
-    let failed = unsafe { d.launch(s, &Solo, &work) };
+    let failed = unsafe { d.launch(s, &Solo, &Loaded::default(), &work) };
     assert_eq!(failed.is_err(), p.executes, "{}", p.name);
 }
 
@@ -125,7 +130,14 @@ fn misuse_is_found() {
         let launch = |addr: usize| {
             let args = [addr as u64];
             // SAFETY: refused before it runs, or over no points.
-            unsafe { d.launch(s, &Solo, &Work::Generated { func: add, args: &args, n_bufs: 1, points: 0, grain: 1 }) }
+            unsafe {
+                d.launch(
+                    s,
+                    &Solo,
+                    &Loaded::default(),
+                    &Work::Generated { kernel: 0, func: Some(add), args: &args, n_bufs: 1, points: 0, grain: 1 },
+                )
+            }
         };
         launch(b.addr() + 100).unwrap();
         launch(0).unwrap();
@@ -149,7 +161,14 @@ fn guard_finds_overruns() {
     let args = [b.addr() as u64, b.addr() as u64, 1];
     let run = |points| {
         // SAFETY: the overrun stays within the allocation's padding.
-        unsafe { d.launch(s, &Solo, &Work::Generated { func: add, args: &args, n_bufs: 2, points, grain: 1 }) }
+        unsafe {
+            d.launch(
+                s,
+                &Solo,
+                &Loaded::default(),
+                &Work::Generated { kernel: 0, func: Some(add), args: &args, n_bufs: 2, points, grain: 1 },
+            )
+        }
     };
     run(10).unwrap();
     let e = run(11).unwrap_err();

@@ -53,8 +53,8 @@ unsafe extern "C" fn chain(ctx: *mut RunCtx, frame: *mut u64) -> Status {
     let x = call!(get input_ptr(ctx, 0));
     let pool = call!(get reserve(ctx, 0, n * 4));
     let y = call!(get output(ctx, 0, 1, &n));
-    call!(launch(ctx, 0, add, [x as u64, pool as u64, 1].as_ptr(), 2, 1, n, 2, 0));
-    call!(launch(ctx, 0, add, [pool as u64, y as u64, 2].as_ptr(), 2, 1, n, 2, 1));
+    call!(launch(ctx, 0, Some(add), [x as u64, pool as u64, 1].as_ptr(), 2, 1, n, 2, 0));
+    call!(launch(ctx, 0, Some(add), [pool as u64, y as u64, 2].as_ptr(), 2, 1, n, 2, 1));
     0
 }
 
@@ -239,7 +239,7 @@ unsafe extern "C" fn passes(ctx: *mut RunCtx, _: *mut u64) -> Status {
         if i == 2 {
             call!(copy(ctx, y, 0, x, 0, n * 4, 1));
         } else {
-            call!(launch(ctx, 0, add, [x as u64, y as u64, 5].as_ptr(), 2, 1, n, 2, 0));
+            call!(launch(ctx, 0, Some(add), [x as u64, y as u64, 5].as_ptr(), 2, 1, n, 2, 0));
         }
     }
     0
@@ -268,8 +268,8 @@ unsafe extern "C" fn data_dependent(ctx: *mut RunCtx, _: *mut u64) -> Status {
     call!(store_ints(ctx, shape, 7, 2, [k, 7].as_ptr()));
     let back = call!(get readback(ctx, shape, 2, 7, 1, 0));
     let y = call!(get output(ctx, 0, 1, &k));
-    call!(launch(ctx, 0, add, [x as u64, pool as u64, back as u64].as_ptr(), 2, 1, k, 2, 0));
-    call!(launch(ctx, 0, add, [pool as u64, y as u64, 0].as_ptr(), 2, 1, k, 2, 0));
+    call!(launch(ctx, 0, Some(add), [x as u64, pool as u64, back as u64].as_ptr(), 2, 1, k, 2, 0));
+    call!(launch(ctx, 0, Some(add), [pool as u64, y as u64, 0].as_ptr(), 2, 1, k, 2, 0));
     0
 }
 
@@ -365,8 +365,8 @@ unsafe extern "C" fn with_constants(ctx: *mut RunCtx, _: *mut u64) -> Status {
     let x = call!(get input_ptr(ctx, 0));
     let (a, b) = (call!(get const_ptr(ctx, 0)), call!(get const_ptr(ctx, 1)));
     let y = call!(get output(ctx, 0, 1, &n));
-    call!(launch(ctx, 0, add2, [x as u64, a as u64, y as u64].as_ptr(), 3, 0, n, 2, 0));
-    call!(launch(ctx, 0, add2, [y as u64, b as u64, y as u64].as_ptr(), 3, 0, n, 2, 0));
+    call!(launch(ctx, 0, Some(add2), [x as u64, a as u64, y as u64].as_ptr(), 3, 0, n, 2, 0));
+    call!(launch(ctx, 0, Some(add2), [y as u64, b as u64, y as u64].as_ptr(), 3, 0, n, 2, 0));
     0
 }
 
@@ -555,7 +555,7 @@ fn guard_names_the_node_that_overruns() {
         let n = call!(get input_dim(ctx, 0, 0));
         let x = call!(get input_ptr(ctx, 0));
         let pool = call!(get reserve(ctx, 0, n * 4 - 4));
-        call!(launch(ctx, 0, add, [x as u64, pool as u64, 1].as_ptr(), 2, 1, n, 2, 1));
+        call!(launch(ctx, 0, Some(add), [x as u64, pool as u64, 1].as_ptr(), 2, 1, n, 2, 1));
         0
     }
     let d: Arc<dyn Device> = Arc::new(Guard::new());
@@ -592,7 +592,7 @@ unsafe extern "C" fn big_chain(ctx: *mut RunCtx, _: *mut u64) -> Status {
     let n = call!(get input_dim(ctx, 0, 0));
     let x = call!(get input_ptr(ctx, 0));
     let y = call!(get output(ctx, 0, 1, &n));
-    call!(launch(ctx, 0, add, [x as u64, y as u64, 1].as_ptr(), 2, 1, n, 2, 0));
+    call!(launch(ctx, 0, Some(add), [x as u64, y as u64, 1].as_ptr(), 2, 1, n, 2, 0));
     0
 }
 
@@ -631,7 +631,7 @@ unsafe extern "C" fn far(ctx: *mut RunCtx, _: *mut u64) -> Status {
     let y = call!(get output(ctx, 0, 1, &n));
     for c in 0..4 {
         let last = call!(get const_ptr(ctx, c)) + (512 << 20) - 4;
-        call!(launch(ctx, 0, add2, [x as u64, last as u64, y as u64].as_ptr(), 3, 0, n, 2, 0));
+        call!(launch(ctx, 0, Some(add2), [x as u64, last as u64, y as u64].as_ptr(), 3, 0, n, 2, 0));
     }
     0
 }
