@@ -2,7 +2,8 @@
 //!
 //! [`compile()`] turns a host program with its kernels into bitcode and objects. [`jit::load`] maps objects into this process,
 //! [`native::link_shared`] makes a shared library of them that needs neither LLVM nor a linker. In reading order: [`emit`] (the builder),
-//! [`math`] (transcendental functions), [`nest`] (kernels), [`host`] (orchestration), [`target`] (CPUs).
+//! [`math`] (transcendental functions), [`nest`] (kernels), [`host`] (orchestration), [`target`] (CPUs),
+//! [`gpu`] (code for GPUs).
 //!
 //! Generated code has no undefined symbol: it calls the runtime through the function table that its `init` receives. It is the same for
 //! equal input, whatever the number of compile threads.
@@ -11,6 +12,7 @@
 mod compile;
 mod elf;
 pub mod emit;
+pub mod gpu;
 pub mod host;
 pub mod jit;
 pub mod math;

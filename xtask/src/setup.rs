@@ -10,6 +10,8 @@ const LLVM: &[(&str, &str, &str)] = &[
     ("llvm-19-dev", "/usr/lib/llvm-19/bin/llvm-config", "code generation links LLVM 19"),
     ("zlib1g-dev", "/usr/include/zlib.h", "LLVM's libraries need it"),
     ("libzstd-dev", "/usr/include/zstd.h", "LLVM's libraries need it"),
+    ("clang-19", "/usr/bin/clang++-19", "compiles the hand-written GPU kernels"),
+    ("lld-19", "/usr/bin/ld.lld-19", "links them into AMD code objects"),
 ];
 const PYTHON: &[(&str, &str, &str)] = &[
     ("python3", "/usr/bin/python3", "models come out of packages, and onnxruntime is what we compare with"),

@@ -2,5 +2,8 @@
 //! no driver.
 
 pub mod arch;
+pub mod catalog;
+pub mod sources;
 
 pub use arch::{Arch, MatrixUnit, Platform};
+pub use catalog::{LaunchPlan, plan};

@@ -1,0 +1,50 @@
+//! GPU code: the hand-written kernels, precompiled for every architecture.
+
+use kernels::gpu::Arch;
+use tensor::{Diagnostic, ErrorKind, Result};
+
+include!(concat!(env!("OUT_DIR"), "/gpu_table.rs"));
+
+/// The hand-written kernels for an architecture: a code object (AMD) or PTX text with a null byte at its end (NVIDIA). `None` when
+/// this build had no clang.
+pub fn precompiled(arch: &Arch) -> Option<&'static [u8]> {
+    TABLE.iter().find(|t| t.0 == arch.name).map(|t| t.1).filter(|code| !code.is_empty())
+}
+
+/// As [`precompiled`].
+///
+/// # Errors
+/// `Unsupported` when this build had no clang, with what to install.
+pub fn catalog_code(arch: &Arch) -> Result<&'static [u8]> {
+    precompiled(arch).ok_or_else(|| {
+        let what = format!("this build has no kernels for {}: clang 19 was missing when it was built", arch.target());
+        Diagnostic::new(ErrorKind::Unsupported, what).help("install clang-19 and lld-19 and build again")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernels::gpu::Platform;
+    use kernels::gpu::arch::ARCHS;
+    use kernels::gpu::catalog::ENTRIES;
+
+    fn contains(code: &[u8], what: &str) -> bool {
+        code.windows(what.len()).any(|w| w == what.as_bytes())
+    }
+
+    #[test]
+    fn every_architecture_has_every_kernel() {
+        for a in ARCHS {
+            let code = precompiled(a).unwrap();
+            for (symbol, _) in ENTRIES {
+                let (name, end) = match a.platform {
+                    Platform::Hip => (format!("\0{symbol}.kd\0"), &b"\0"[..]),
+                    Platform::Cuda => (format!(".entry {symbol}("), &b"\0"[..]),
+                };
+                assert!(contains(code, &name), "{} has no {symbol}", a.name);
+                assert!(a.platform == Platform::Hip || code.ends_with(end), "{}", a.name);
+            }
+        }
+    }
+}
