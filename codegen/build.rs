@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[path = "../kernels/src/gpu/arch.rs"]
 #[allow(dead_code)]
 mod arch;
-#[path = "../kernels/src/gpu/sources.rs"]
-mod sources;
 #[path = "src/gpu/clang.rs"]
 mod clang;
+#[path = "../kernels/src/gpu/sources.rs"]
+mod sources;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -7,7 +7,8 @@ use std::process::Command;
 pub const ENV: &str = "HIP_EP_CLANG";
 
 /// Options for every architecture. No contraction and nothing fast: a kernel says itself where it fuses.
-pub const OPTIONS: &[&str] = &["-std=c++17", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function"];
+pub const OPTIONS: &[&str] =
+    &["-std=c++17", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function"];
 
 /// The compiler's name or path.
 pub fn program() -> String {
@@ -26,6 +27,8 @@ fn run(c: &mut Command) -> Result<(), String> {
 pub fn module(arch: &str, source: &Path, to: &Path, extra: &[&str]) -> Result<(), String> {
     let mut c = Command::new(program());
     c.args(["-x", "hip", "--cuda-device-only", "-nogpuinc", "-nogpulib", "--no-gpu-bundle-output"]);
+    // Else the code would hold a hash of the source file's path.
+    c.arg("-fuse-cuid=none");
     c.arg(format!("--offload-arch={arch}")).args(OPTIONS).args(extra).args(["-emit-llvm", "-c"]);
     run(c.arg(source).arg("-o").arg(to))
 }
