@@ -83,18 +83,17 @@ pub fn compile(program: &HostProgram, options: &Options, metadata: &[u8]) -> Res
         for _ in 1..n.min(chunks.len() + 1).max(1) {
             s.spawn(work);
         }
-        let host = host_module(program, options, metadata);
+        let host = host_module(program, &nodes, options, metadata);
         work();
         host
     });
-    let (host_bitcode, host_object) = host?;
+    let Host { bitcode, ir, object } = host?;
     let mut kernels = Vec::new();
     for r in results {
         let r = r.into_inner().unwrap_or(None);
         kernels.push(r.unwrap_or_else(|| Err(Diagnostic::new(ErrorKind::Internal, "a compile thread gave up")))?);
     }
-    let (bitcode, ir) = link(&host_bitcode, &kernels, options.want_ir)?;
-    let mut members = vec![("host.o".to_string(), host_object)];
+    let mut members = vec![("host.o".to_string(), object)];
     let mut asm = options.want_asm.then(String::new);
     for (i, k) in kernels.into_iter().enumerate() {
         members.push((format!("kernels{i}.o"), k.object));
@@ -131,15 +130,35 @@ fn kernel_nodes(p: &HostProgram) -> Vec<Option<String>> {
     out
 }
 
-fn host_module(p: &HostProgram, o: &Options, metadata: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
+/// The portable form of everything, and the host program's object.
+struct Host {
+    bitcode: Vec<u8>,
+    ir: Option<String>,
+    object: Vec<u8>,
+}
+
+/// Emits the host program, and with it all kernels once more: that is far cheaper than linking the modules that they are compiled in,
+/// because each link looks at all that is there already. Only the ABI's symbols stay visible.
+fn host_module(p: &HostProgram, nodes: &[Option<String>], o: &Options, metadata: &[u8]) -> Result<Host> {
     let ctx = Context::create();
     let machine = o.target.machine(OptimizationLevel::None)?;
-    let m = object::module(&ctx, "host", &machine);
-    let e = Em::new(&ctx, &m, o.target.caps());
-    host::emit(&e, p, metadata)?;
-    object::verify(&m)?;
-    let bitcode = object::bitcode(&m);
-    Ok((bitcode, object::object(&m, &machine)?))
+    let m = object::module(&ctx, "model", &machine);
+    host::emit(&Em::new(&ctx, &m, o.target.caps()), p, metadata)?;
+    let whole = m.clone();
+    object::emit_kernels(&Em::new(&ctx, &whole, o.target.caps()), &p.kernels, nodes, &o.target)?;
+    for f in whole.get_functions() {
+        if f.count_basic_blocks() > 0 && !EXPORTS.contains(&&*f.get_name().to_string_lossy()) {
+            f.set_linkage(Linkage::Internal);
+        }
+    }
+    object::verify(&whole)?;
+    let foreign = foreign_symbols(&whole);
+    if !foreign.is_empty() {
+        let what = format!("generated code refers to {}, which nothing defines", foreign.join(", "));
+        return Err(Diagnostic::new(ErrorKind::Internal, what));
+    }
+    let ir = o.want_ir.then(|| whole.print_to_string().to_string_lossy().into_owned());
+    Ok(Host { bitcode: object::bitcode(&whole), ir, object: object::object(&m, &machine)? })
 }
 
 fn parse<'c>(ctx: &'c Context, bitcode: &[u8]) -> Result<Module<'c>> {
@@ -148,32 +167,6 @@ fn parse<'c>(ctx: &'c Context, bitcode: &[u8]) -> Result<Module<'c>> {
         Diagnostic::new(ErrorKind::Malformed, format!("LLVM cannot read the bitcode: {}", e.to_string_lossy()))
             .help("compile the model again")
     })
-}
-
-/// One module of the host program and its kernels; only the ABI's symbols stay visible.
-fn link(host: &[u8], kernels: &[Kernels], want_ir: bool) -> Result<(Vec<u8>, Option<String>)> {
-    let ctx = Context::create();
-    let m = parse(&ctx, host)?;
-    for k in kernels {
-        m.link_in_module(parse(&ctx, &k.bitcode)?).map_err(|e| {
-            Diagnostic::new(ErrorKind::Internal, format!("LLVM cannot link the kernels: {}", e.to_string_lossy()))
-        })?;
-    }
-    m.set_name("model");
-    m.set_source_file_name("model");
-    for f in m.get_functions() {
-        let name = f.get_name().to_string_lossy().into_owned();
-        if f.count_basic_blocks() > 0 && !EXPORTS.contains(&name.as_str()) {
-            f.set_linkage(Linkage::Internal);
-        }
-    }
-    let foreign = foreign_symbols(&m);
-    if !foreign.is_empty() {
-        let what = format!("generated code refers to {}, which nothing defines", foreign.join(", "));
-        return Err(Diagnostic::new(ErrorKind::Internal, what));
-    }
-    let ir = want_ir.then(|| m.print_to_string().to_string_lossy().into_owned());
-    Ok((object::bitcode(&m), ir))
 }
 
 /// Functions and globals that a module declares but does not define, without LLVM's intrinsics.

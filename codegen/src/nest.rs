@@ -65,7 +65,9 @@ pub fn check(def: &KernelDef, node: Option<&str>) -> Result<()> {
 pub fn emit<'c>(e: &Em<'_, 'c>, def: &KernelDef, node: Option<&str>, linkage: Linkage) -> Result<FunctionValue<'c>> {
     check(def, node)?;
     let fty = e.i32().fn_type(&[e.ptr().into(), e.ptr().into(), e.i64().into(), e.i64().into()], false);
-    let f = e.m.add_function(&def.name, fty, Some(linkage));
+    // The host program of the same module has declared it.
+    let f = e.m.get_function(&def.name).unwrap_or_else(|| e.m.add_function(&def.name, fty, None));
+    f.set_linkage(linkage);
     e.attr(f, AttributeLoc::Function, "nounwind");
     e.string_attr(f, "no-builtins", "");
     for a in ["noalias", "readonly", "nocapture"] {
