@@ -9,3 +9,4 @@ mod memory;
 mod mutants;
 mod outputs;
 mod pools;
+mod scale;
