@@ -92,8 +92,7 @@ template <class T, int DM> PK_FN void pk_attention_fma(const pk_attention<T> &g,
     enum { BR = 32, BT = 32, LD = DM + 4, LS = BT + 4, NE = DM / 8 };
     if (!g.there) return;
     float *lq = lds, *lkv = lds + BR * LD, *ls = lkv + BT * LD;
-    pk_i32 r = (pk_i32)pk_tid() / 8, sub = (pk_i32)pk_tid() % 8, row = g.row0 + r, d4 = (g.d + 3) / 4 * 4,
-           e4 = (g.e + 3) / 4 * 4;
+    pk_i32 r = (pk_i32)pk_tid() / 8, sub = (pk_i32)pk_tid() % 8, row = g.row0 + r, d4 = (g.d + 3) / 4 * 4;
     float m = -PK_INF, l = 0.f, acc[NE];
     PK_UNROLL
     for (int j = 0; j < NE; j++) acc[j] = 0.f;
@@ -128,7 +127,8 @@ template <class T, int DM> PK_FN void pk_attention_fma(const pk_attention<T> &g,
         for (pk_u32 o = 4; o; o >>= 1) sum += pk_shfl_xor(sum, o);
         l = pk_fma(l, worth, sum);
         PK_TILE_SYNC();
-        pk_bring(lkv, LD, BT, e4, g.v, g.v_row, 1, t0, g.t, g.e, PK_BLOCK);
+        // All DM columns, so that the loop below needs no tests.
+        pk_bring(lkv, LD, BT, DM, g.v, g.v_row, 1, t0, g.t, g.e, PK_BLOCK);
         PK_TILE_SYNC();
         PK_UNROLL
         for (int j = 0; j < NE; j++) acc[j] *= worth;
@@ -136,9 +136,7 @@ template <class T, int DM> PK_FN void pk_attention_fma(const pk_attention<T> &g,
         for (pk_i32 i = 0; i < BT; i++) {
             float p = ls[r * LS + i];
             PK_UNROLL
-            for (int j = 0; j < NE; j++) {
-                if (sub + 8 * j < e4) acc[j] = pk_fma(p, lkv[i * LD + sub + 8 * j], acc[j]);
-            }
+            for (int j = 0; j < NE; j++) acc[j] = pk_fma(p, lkv[i * LD + sub + 8 * j], acc[j]);
         }
         PK_TILE_SYNC();
     }

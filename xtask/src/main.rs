@@ -1,12 +1,13 @@
 //! Developer commands. This crate depends on none of ours, so that it builds before LLVM is installed.
 //!
-//! In reading order: `demo` and `test` (the README's two commands), `check`, `corpus`, `conformance`; each is one file. `setup` brings
+//! In reading order: `demo` and `test` (the README's two commands), `check`, `kernels`, `corpus`, `conformance`; each is one file. `setup` brings
 //! what a command needs and says what and why; `models` fetches models by package name; `tidy` holds the rules of the tree.
 
 mod check;
 mod conformance;
 mod corpus;
 mod demo;
+mod kernels;
 mod models;
 mod setup;
 mod sh;
@@ -30,6 +31,8 @@ enum Command {
     Test(test::Args),
     /// Format, clippy, docs, generated files, rules of the tree.
     Check(check::Args),
+    /// Check the GPU kernels: compiled, structure, executed on the host.
+    Kernels(kernels::Args),
     /// Compile real models and compare with onnxruntime over several shapes.
     Corpus(corpus::Args),
     /// Run the ONNX backend suite.
@@ -46,6 +49,7 @@ fn main() -> anyhow::Result<()> {
         Command::Demo => demo::run(),
         Command::Test(a) => test::run(&a),
         Command::Check(a) => check::run(&a),
+        Command::Kernels(a) => kernels::run(&a),
         Command::Corpus(a) => corpus::run(&a),
         Command::Conformance(a) => conformance::run(&a),
         Command::Models(a) => models::run(&a),

@@ -1,6 +1,6 @@
 //! All set-up, then everything that CI runs. Each step prints its time, so that a slow one is seen.
 
-use crate::{check, conformance, corpus, setup, sh};
+use crate::{check, conformance, corpus, kernels, setup, sh};
 use anyhow::{Result, bail};
 use std::time::Instant;
 
@@ -21,6 +21,7 @@ const STEPS: &[Step] = &[
     ("check", || check::run(&check::Args::default())),
     ("tests without LLVM", || sh::run(&mut sh::cargo(&["test", "--quiet"]))),
     ("tests with LLVM", || sh::run(&mut sh::cargo(&["test", "--quiet", "-p", "hip-ep-codegen", "-p", "hip-ep"]))),
+    ("kernels", || kernels::run(&kernels::Args::default())),
     ("example embed", || sh::run(sh::cargo(&["test", "--quiet"]).current_dir("examples/embed"))),
     ("fuzz targets", || sh::run(sh::cargo(&["check", "--quiet"]).current_dir("fuzz"))),
     ("corpus", || corpus::run(&corpus::Args::ci())),

@@ -1,5 +1,9 @@
 //! GPU code: the hand-written kernels, precompiled for every architecture.
 
+#[cfg(test)]
+#[allow(dead_code)]
+pub(crate) mod exec;
+
 use kernels::gpu::Arch;
 use tensor::{Diagnostic, ErrorKind, Result};
 

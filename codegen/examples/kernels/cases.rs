@@ -1,0 +1,347 @@
+//! Calls of every kernel: odd sizes, every stride and epilogue, every tile, masked rows, NaN.
+
+use crate::case::{Call, Case, Data, Rand, Want};
+use kernels::gpu::catalog::{fill, store_ints};
+
+/// f32 and f16 versions of a float case share inputs and answer.
+fn both(
+    name: &str,
+    what: &str,
+    inputs: &[Option<Vec<f32>>],
+    ints: &[i64],
+    scalars: &[f64],
+    want: Vec<f64>,
+) -> Vec<Case> {
+    let mut out = Vec::new();
+    for half in [false, true] {
+        let data = inputs.iter().map(|b| b.as_ref().map(|v| Data::floats(v, half))).collect();
+        let tolerance = match (half, name) {
+            (false, _) => 1e-5,
+            (true, "attention") => 2e-3,
+            (true, _) => 1e-3,
+        };
+        let want = Want::Near { values: want.clone(), half, tolerance };
+        let kernel = format!("{name}.{}", if half { "f16" } else { "f32" });
+        out.push(Case::catalog(&kernel, what.to_string(), data, ints.to_vec(), scalars.to_vec(), want));
+    }
+    out
+}
+
+/// With every address off alignment by some elements.
+fn skewed(cases: Vec<Case>, skew: usize) -> impl Iterator<Item = Case> {
+    cases.into_iter().map(move |c| Case { skew, ..c })
+}
+
+fn erf(x: f64) -> f64 {
+    if x.abs() > 5.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum) = (x, x);
+    for n in 1..90 {
+        term *= -x * x / f64::from(n);
+        sum += term / f64::from(2 * n + 1);
+    }
+    sum * std::f64::consts::FRAC_2_SQRT_PI
+}
+
+fn activate(code: usize, x: f64, lo: f64, hi: f64) -> f64 {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    match code {
+        1 => x.max(0.0),
+        2 => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
+        3 => 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
+        4 => x * sigmoid(x),
+        5 => sigmoid(x),
+        6 => x.tanh(),
+        7 => x.clamp(lo, hi),
+        8 => (lo * x + hi).clamp(0.0, 1.0),
+        _ => x,
+    }
+}
+
+/// Matrix products.
+pub fn gemm() -> Vec<Case> {
+    let (mut r, mut out) = (Rand::new(11), Vec::new());
+    // (batch, m, n, k): few rows, small tiles, large tiles (by batch), nothing to sum.
+    let sizes = [
+        (1, 1, 130, 257),
+        (2, 4, 65, 40),
+        (1, 3, 70, 64),
+        (1, 2, 9, 100),
+        (2, 5, 17, 33),
+        (1, 64, 64, 64),
+        (1, 67, 130, 31),
+        (1, 33, 200, 96),
+        (1, 70, 66, 0),
+        (1, 130, 129, 7),
+        (48, 65, 130, 40),
+        (96, 66, 128, 17),
+    ];
+    for (i, &(batch, m, n, k)) in sizes.iter().cycle().take(2 * sizes.len() - 2).enumerate() {
+        let (ta, tb, shared_b) = (r.chance(), if m <= 4 { i < sizes.len() } else { r.chance() }, r.chance());
+        // Every activation and bias, and none.
+        let (act, bias_kind, with_res) = (i % 9, i % 4, i % 3 != 0);
+        let alpha = r.of(&[1.0, 0.5]);
+        let (a_r, a_c) = if ta { (1, m) } else { (k, 1) };
+        let (b_r, b_c) = if tb { (1, k.max(1)) } else { (n, 1) };
+        let b_b = if shared_b { 0 } else { k * n };
+        let (bias_r, bias_c, bias_n) = match bias_kind {
+            1 => (0, 1, n),
+            2 => (1, 0, m),
+            _ => (n, 1, m * n),
+        };
+        let (a, b) = (r.vec(batch * m * k), r.vec(if shared_b { k * n } else { batch * k * n }));
+        let bias = (bias_kind > 0).then(|| r.vec(bias_n));
+        let res = with_res.then(|| r.vec(batch * m * n));
+        let mut want = vec![0f64; batch * m * n];
+        for (at, w) in want.iter_mut().enumerate() {
+            let (bi, i, j) = (at / (m * n), at / n % m, at % n);
+            let dot: f64 = (0..k)
+                .map(|p| f64::from(a[bi * m * k + i * a_r + p * a_c]) * f64::from(b[bi * b_b + p * b_r + j * b_c]))
+                .sum();
+            let mut v = dot * alpha;
+            v += bias.as_ref().map_or(0.0, |b| b[i * bias_r + j * bias_c].into());
+            v += res.as_ref().map_or(0.0, |r| r[at].into());
+            *w = activate(act, v, -0.25, 0.5);
+        }
+        let ints = [batch, m, n, k, m * k, a_r, a_c, b_b, b_r, b_c, bias_r, bias_c, m * n, n, act].map(|x| x as i64);
+        let what = format!("{batch}x{m}x{n}x{k} ta {ta} tb {tb} act {act} bias {bias_kind} residual {with_res}");
+        let inputs = [Some(a), Some(b), bias, res];
+        out.extend(skewed(both("gemm", &what, &inputs, &ints, &[alpha, -0.25, 0.5], want), i % 5 / 4));
+    }
+    out
+}
+
+/// Convolutions.
+pub fn conv() -> Vec<Case> {
+    let (mut r, mut out) = (Rand::new(12), Vec::new());
+    // n, c/group, m/group, group, h, w, kh, kw, stride, dilation, pad
+    let sizes = [
+        (1, 3, 7, 1, 9, 17, 3, 3, (1, 1), (1, 1), (1, 1)),
+        (2, 5, 66, 1, 5, 6, 3, 1, (1, 2), (1, 1), (1, 0)),
+        (1, 16, 20, 2, 8, 8, 1, 1, (1, 1), (1, 1), (0, 0)),
+        (2, 4, 3, 3, 11, 7, 2, 5, (2, 1), (2, 1), (2, 3)),
+        (1, 8, 70, 1, 9, 9, 3, 3, (2, 2), (1, 2), (1, 2)),
+        (1, 1, 1, 12, 9, 8, 3, 3, (1, 1), (1, 1), (1, 1)),
+        (2, 1, 3, 4, 7, 10, 3, 5, (2, 1), (1, 2), (2, 3)),
+        (3, 3, 130, 1, 60, 48, 3, 3, (1, 1), (1, 1), (1, 1)),
+    ];
+    for (i, &(n, cg, mg, group, h, w, kh, kw, (sh, sw), (dh, dw), (ph, pw))) in
+        sizes.iter().cycle().take(2 * sizes.len() - 1).enumerate()
+    {
+        // The image and its neighbours below and to the right need not be padded alike.
+        let (pb, pr) = (r.of(&[0, ph]), r.of(&[0, pw]));
+        let (c, m) = (cg * group, mg * group);
+        let (oh, ow) = ((h + ph + pb - (kh - 1) * dh - 1) / sh + 1, (w + pw + pr - (kw - 1) * dw - 1) / sw + 1);
+        let (act, with_bias, with_res) = ([1, 0, 7, 8, 4][i % 5], i % 2 == 0 || i % 3 == 0, i % 3 != 1);
+        let (x, wt) = (r.vec(n * c * h * w), r.vec(m * cg * kh * kw));
+        let bias = with_bias.then(|| r.vec(m));
+        let res = with_res.then(|| r.vec(n * m * oh * ow));
+        let mut want = vec![0f64; n * m * oh * ow];
+        for (at, o) in want.iter_mut().enumerate() {
+            let (img, ch, oy, ox) = (at / (m * oh * ow), at / (oh * ow) % m, at / ow % oh, at % ow);
+            let mut v = bias.as_ref().map_or(0.0, |b| b[ch].into()) + res.as_ref().map_or(0.0, |r| f64::from(r[at]));
+            for ic in 0..cg {
+                for ky in 0..kh {
+                    for kx in 0..kw {
+                        let (y, xx) = ((oy * sh + ky * dh).wrapping_sub(ph), (ox * sw + kx * dw).wrapping_sub(pw));
+                        if y < h && xx < w {
+                            let xi = ((img * c + ch / mg * cg + ic) * h + y) * w + xx;
+                            v += f64::from(x[xi]) * f64::from(wt[((ch * cg + ic) * kh + ky) * kw + kx]);
+                        }
+                    }
+                }
+            }
+            *o = activate(act, v, -0.25, 0.5);
+        }
+        let ints = [n, c, h, w, m, kh, kw, group, sh, sw, ph, pw, dh, dw, oh, ow, act].map(|x| x as i64);
+        let what = format!("{ints:?} bias {with_bias} residual {with_res}");
+        out.extend(skewed(
+            both("conv2d", &what, &[Some(x), Some(wt), bias, res], &ints, &[-0.25, 0.5], want),
+            i % 5 / 4,
+        ));
+    }
+    out
+}
+
+/// Pooling.
+pub fn pool() -> Vec<Case> {
+    let (mut r, mut out) = (Rand::new(13), Vec::new());
+    for i in 0..12 {
+        let (nc, h, w) = (r.of(&[1, 3, 7]), r.of(&[4, 9]), r.of(&[5, 12]));
+        let (kh, kw) = (r.of(&[1, 2, 3]), r.of(&[2, 3]));
+        let (sh, sw, dh, dw) = (r.of(&[1, 2]), r.of(&[1, 2]), r.of(&[1, 1]), r.of(&[1, 2]));
+        let (pt, pl, pb, pr) = (r.of(&[0, 1]).min(kh - 1), r.of(&[0, 1]), r.of(&[0, 1]).min(kh - 1), r.of(&[0, 1]));
+        let (oh, ow) = ((h + pt + pb - (kh - 1) * dh - 1) / sh + 1, (w + pl + pr - (kw - 1) * dw - 1) / sw + 1);
+        let kind = i % 3;
+        let mut x = r.vec(nc * h * w);
+        if i == 3 {
+            x[h * w / 2] = f32::NAN;
+        }
+        let mut want = vec![0f64; nc * oh * ow];
+        let mut empty = false;
+        for (at, o) in want.iter_mut().enumerate() {
+            let (ch, oy, ox) = (at / (oh * ow), at / ow % oh, at % ow);
+            let (mut max, mut sum, mut inside, mut padded) = (f64::NEG_INFINITY, 0.0, 0, 0);
+            for (ky, kx) in (0..kh).flat_map(|a| (0..kw).map(move |b| (a, b))) {
+                let (y, xx) = (oy * sh + ky * dh, ox * sw + kx * dw);
+                padded += i32::from(y < h + pt + pb && xx < w + pl + pr);
+                if (pt..h + pt).contains(&y) && (pl..w + pl).contains(&xx) {
+                    let v = f64::from(x[(ch * h + y - pt) * w + xx - pl]);
+                    max = if v.is_nan() || v > max { v } else { max };
+                    (sum, inside) = (sum + v, inside + 1);
+                }
+            }
+            empty |= inside == 0;
+            *o = [max, sum / f64::from(inside), sum / f64::from(padded)][kind];
+        }
+        if empty {
+            continue;
+        }
+        let ints = [nc, h, w, kh, kw, sh, sw, pt, pl, dh, dw, oh, ow, kind, pb, pr].map(|x| x as i64);
+        out.extend(skewed(both("pool2d", &format!("{ints:?}"), &[Some(x)], &ints, &[], want), 0));
+    }
+    out
+}
+
+/// Attention.
+pub fn attention() -> Vec<Case> {
+    let (mut r, mut out) = (Rand::new(14), Vec::new());
+    // batch, heads, s, t, d, e
+    let sizes = [
+        (1, 2, 5, 7, 8, 16),
+        (2, 3, 33, 70, 64, 64),
+        (1, 1, 100, 33, 33, 20),
+        (1, 2, 1, 300, 64, 32),
+        (1, 1, 66, 40, 128, 100),
+        (1, 2, 20, 65, 72, 128),
+        (1, 1, 3, 270, 20, 130),
+        (2, 1, 2, 5, 160, 8),
+        (1, 1, 4, 0, 8, 8),
+        (1, 1, 16, 96, 64, 64),
+    ];
+    for (i, &(b, h, s, t, d, e)) in sizes.iter().enumerate() {
+        let (k_row, k_col) = if i % 3 == 1 { (1, t) } else { (d, 1) };
+        let (q, k, v) = (r.vec(b * h * s * d), r.vec(b * h * t * d), r.vec(b * h * t * e));
+        // Masks per key; per row and key with the first row shut out; none. Values grow, so that the maximum moves late.
+        let kind = i % 3;
+        let (mask_len, mb, mr) = [(b * t, t, 0), (b * s * t, s * t, t), (0, 0, 0)][kind];
+        let mask = (kind < 2).then(|| {
+            let mut m = r.vec(mask_len);
+            let late = |j: usize| (j % t.max(1)) as f32 / 16.0;
+            m.iter_mut().enumerate().for_each(|(j, x)| *x = half::f16::from_f32(*x + late(j)).to_f32());
+            let shut = if kind == 1 { 0..t } else { t.saturating_sub(1).max(1).min(t)..t };
+            m[shut].fill(f32::NEG_INFINITY);
+            m
+        });
+        let mut want = vec![0f64; b * h * s * e];
+        for row in 0..b * h * s {
+            let (bi, bh, qi) = (row / (h * s), row / s, row % s);
+            let score = |j: usize| {
+                let dot: f64 = (0..d)
+                    .map(|p| f64::from(q[(bh * s + qi) * d + p]) * f64::from(k[bh * t * d + j * k_row + p * k_col]))
+                    .sum();
+                dot * 0.7 + mask.as_ref().map_or(0.0, |m| m[bi * mb + qi * mr + j].into())
+            };
+            let scores: Vec<f64> = (0..t).map(score).collect();
+            let max = scores.iter().fold(f64::NEG_INFINITY, |a, &x| a.max(x));
+            let sum: f64 = scores.iter().map(|x| (x - max).exp()).sum();
+            for c in 0..e {
+                want[row * e + c] =
+                    (0..t).map(|j| (scores[j] - max).exp() / sum * f64::from(v[(bh * t + j) * e + c])).sum();
+            }
+        }
+        let ints =
+            [b, h, s, t, d, e, h * s * d, s * d, d, h * t * d, t * d, k_row, k_col, h * t * e, t * e, e, mb, 0, mr, 1];
+        let ints = ints.map(|x| x as i64);
+        let inputs = [Some(q), Some(k), Some(v), mask];
+        out.extend(skewed(both("attention", &format!("{ints:?}"), &inputs, &ints, &[0.7], want), usize::from(i == 9)));
+    }
+    out
+}
+
+/// Counting and listing.
+pub fn nonzero() -> Vec<Case> {
+    let (mut r, mut out) = (Rand::new(15), Vec::new());
+    for dims in [vec![3usize, 5, 7], vec![2100], vec![1, 2, 1, 3, 2, 5, 1, 20], vec![0, 4], vec![1025]] {
+        let n: usize = dims.iter().product();
+        let picks: Vec<bool> = (0..n).map(|_| r.of(&[true, false, false])).collect();
+        let places: Vec<usize> = (0..n).filter(|&i| picks[i]).collect();
+        let mut fill_want = vec![0i64; dims.len() * places.len()];
+        for (j, &p) in places.iter().enumerate() {
+            let mut rest = p;
+            for axis in (0..dims.len()).rev() {
+                fill_want[axis * places.len() + j] = (rest % dims[axis]) as i64;
+                rest /= dims[axis];
+            }
+        }
+        let mut fill_ints = vec![dims.len() as i64, places.len() as i64];
+        fill_ints.extend((0..8).map(|i| dims.get(i).map_or(1, |&d| d as i64)));
+        for dtype in ["bool", "f32", "i64", "i32"] {
+            let data = match dtype {
+                "bool" => Data::U8(picks.iter().map(|&p| u8::from(p)).collect()),
+                // NaN is not zero, -0 is; an integer whose low half is 0 is not.
+                "f32" => Data::F32(
+                    picks
+                        .iter()
+                        .enumerate()
+                        .map(|(i, &p)| {
+                            if !p {
+                                -0.0
+                            } else if i % 2 == 0 {
+                                f32::NAN
+                            } else {
+                                -2.5
+                            }
+                        })
+                        .collect(),
+                ),
+                "i64" => Data::I64(picks.iter().map(|&p| i64::from(p) << 40).collect()),
+                _ => Data::I32(picks.iter().map(|&p| -i32::from(p)).collect()),
+            };
+            let count = Want::Exact((places.len() as i64).to_ne_bytes().to_vec());
+            let what = format!("{dims:?}");
+            let inputs = vec![Some(data)];
+            out.push(Case::catalog(
+                &format!("nonzero_count.{dtype}"),
+                what.clone(),
+                inputs.clone(),
+                vec![n as i64],
+                vec![],
+                count,
+            ));
+            let list = Want::Exact(Data::I64(fill_want.clone()).bytes());
+            out.push(Case::catalog(&format!("nonzero_fill.{dtype}"), what, inputs, fill_ints.clone(), vec![], list));
+        }
+    }
+    out
+}
+
+/// The runtime's own kernels: one written buffer, then words.
+pub fn own() -> Vec<Case> {
+    let case = |what: String, plan, ints: Vec<i64>, want: Vec<u8>| Case {
+        what,
+        call: Call::Own(plan),
+        inputs: vec![],
+        ints,
+        scalars: vec![],
+        want: Want::Exact(want),
+        skew: 0,
+    };
+    let mut out = Vec::new();
+    let values: Vec<i64> = (0..16).map(|i| i * 0x1_0000_0001 - 7).collect();
+    for (dtype, n) in [(7i64, 16usize), (7, 3), (6, 5), (6, 0)] {
+        let mut ints = vec![dtype, n as i64];
+        ints.extend(&values);
+        let want =
+            values[..n].iter().flat_map(|v| v.to_ne_bytes()[..if dtype == 7 { 8 } else { 4 }].to_vec()).collect();
+        out.push(case(format!("store_ints {dtype} {n}"), store_ints(), ints, want));
+    }
+    for size in [1usize, 2, 4, 8] {
+        let (n, value) = (300usize, 0x1234_5678_9abc_def0i64);
+        let Ok(plan) = fill(n as u64) else { continue };
+        let want = value.to_ne_bytes()[..size].repeat(n);
+        out.push(case(format!("fill {size}"), plan, vec![size as i64, n as i64, value], want));
+    }
+    out
+}
