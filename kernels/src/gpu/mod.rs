@@ -3,7 +3,9 @@
 
 pub mod arch;
 pub mod catalog;
+pub mod launch;
 pub mod sources;
 
 pub use arch::{Arch, MatrixUnit, Platform};
 pub use catalog::{LaunchPlan, plan};
+pub use launch::{Launch, Schedule};
