@@ -39,9 +39,9 @@ impl Compiler {
     pub fn with(options: CompileOptions) -> Compiler {
         Compiler { options }
     }
-    /// Compiles for `target`.
+    /// Compiles for `target` alone.
     pub fn target(mut self, target: Target) -> Compiler {
-        self.options.target = target;
+        self.options.targets = vec![target];
         self
     }
     /// Leaves out an optional pass or rewrite rule by name.
@@ -114,22 +114,33 @@ impl Compiler {
         lower::pass::compile(module, &self.pass_options(), hooks)
     }
 
-    /// LLVM IR and assembly of a host program's code, as text.
+    /// LLVM IR and assembly of a host program's code, as text: of the CPU target, then of the kernels for each GPU.
     ///
     /// # Errors
     /// As [`Compiler::compile_path`].
     #[cfg(feature = "llvm")]
     pub fn code_text(&self, program: &lower::host::HostProgram) -> Result<(String, String)> {
-        let mut how = self.code_options()?;
-        (how.want_ir, how.want_asm) = (true, true);
-        let code = codegen::compile(program, &how, &[])?;
-        Ok((code.ir.unwrap_or_default(), code.asm.unwrap_or_default()))
+        let (mut ir, mut asm) = (String::new(), String::new());
+        if self.options.has_cpu() {
+            let mut how = self.code_options()?;
+            (how.want_ir, how.want_asm, how.gpus) = (true, true, vec![]);
+            let code = codegen::compile(program, &how, &[])?;
+            (ir, asm) = (code.ir.unwrap_or_default(), code.asm.unwrap_or_default());
+        }
+        for arch in self.options.gpus() {
+            let (i, a) = codegen::gpu_text(program, arch, self.options.level())?;
+            ir += &i;
+            asm += &a;
+        }
+        Ok((ir, asm))
     }
 
     #[cfg(feature = "llvm")]
     fn code_options(&self) -> Result<codegen::Options> {
-        let mut how = codegen::Options::new(codegen::CpuTarget::tier(self.options.target.tier())?);
+        let mut how = codegen::Options::new(codegen::CpuTarget::tier(self.options.tier())?);
         how.level = self.options.level();
+        how.cpu_kernels = self.options.has_cpu();
+        how.gpus = self.options.gpus().collect();
         Ok(how)
     }
 
@@ -139,12 +150,21 @@ impl Compiler {
         hooks.run(Slot::AfterInterface, &mut lowered.unit)?;
         let Lowered { hip, program, .. } = lowered;
         let o = &self.options;
+        if o.targets.is_empty() {
+            return Err(tensor::Diagnostic::new(tensor::ErrorKind::Argument, "there is no target to compile for")
+                .help("leave the targets at their default, or name one: cpu, hip:gfx942, cuda:sm_90"));
+        }
         let table = emit::constants(&hip, &program, o.constants, std::io::sink())?;
-        let md = emit::metadata(&hip, &program, &table, o, codegen::frame_words(&program)?);
+        let launches: Vec<_> = match o.gpus().next() {
+            Some(_) => program.kernels.iter().map(codegen::gpu::launch).collect(),
+            None => vec![],
+        };
+        let md = emit::metadata(&hip, &program, &table, o, codegen::frame_words(&program)?, &launches);
         let bytes = md.encode_to_vec();
-        let code = codegen::compile(&program, &self.code_options()?, &bytes)?;
-        let artifact = emit::container(md, code.bitcode, code.object, o, program.to_string())?;
-        Ok(CompiledModel::fresh(artifact, table.parts, hip, program, o.clone()))
+        let mut code = codegen::compile(&program, &self.code_options()?, &bytes)?;
+        let times = std::mem::take(&mut code.times);
+        let artifact = emit::container(md, code, o, program.to_string())?;
+        Ok(CompiledModel::fresh(artifact, table.parts, hip, program, o.clone(), times))
     }
 
     #[cfg(not(feature = "llvm"))]

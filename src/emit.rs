@@ -51,22 +51,19 @@ pub(crate) fn constants<W: Write>(m: &Module<Hip>, p: &HostProgram, how: Constan
     Ok(ConstantTable { lines, file, parts })
 }
 
-/// Everything the artifact says about the program.
+/// Everything the artifact says about the program. `launches` says of each generated kernel how GPUs run it; empty without GPUs.
 pub(crate) fn metadata(
     m: &Module<Hip>,
     p: &HostProgram,
     table: &ConstantTable,
     o: &CompileOptions,
     frame_words: u64,
+    launches: &[kernels::gpu::Launch],
 ) -> Metadata {
     let mut md = Metadata::new();
     md.abi_hash = runtime::abi::abi_hash();
     md.model = m.meta.name.clone();
-    md.target = Some(artifact::Target {
-        device: "cpu".into(),
-        triple: o.target.triple().into(),
-        features: o.target.tier().into(),
-    });
+    md.target = Some(artifact::Target { device: o.devices(), triple: o.triple().into(), features: o.tier().into() });
     md.options = o.lines();
     md.options_hash = blake3::hash(md.options.join("\n").as_bytes()).to_hex().to_string();
     md.frame_words = frame_words;
@@ -81,7 +78,7 @@ pub(crate) fn metadata(
         Space::HostMapped => 2,
     };
     md.domains = p.domains.iter().map(|d| artifact::Domain { space: space(d.space), peak: d.peak.clone() }).collect();
-    md.kernels = kernels(p);
+    md.kernels = kernels(p, launches);
     md.debug = p.debug.iter().map(|d| artifact::DebugNode { path: d.path.clone(), what: d.what.clone() }).collect();
     md.guards = p.guards.clone();
     md.host_ops = p.host_ops.clone();
@@ -98,8 +95,18 @@ pub(crate) fn metadata(
 }
 
 /// Generated kernels in order, then the catalog kernels that are called.
-fn kernels(p: &HostProgram) -> Vec<artifact::Kernel> {
-    let generated = p.kernels.iter().map(|k| artifact::Kernel { name: k.name.clone(), kind: "loops".into(), id: None });
+fn kernels(p: &HostProgram, launches: &[kernels::gpu::Launch]) -> Vec<artifact::Kernel> {
+    let gpu = |l: &kernels::gpu::Launch| artifact::GpuLaunch {
+        schedule: l.schedule.name().into(),
+        block: l.block,
+        vector: l.vector,
+    };
+    let generated = p.kernels.iter().enumerate().map(|(i, k)| artifact::Kernel {
+        name: k.name.clone(),
+        kind: "loops".into(),
+        id: None,
+        gpu: launches.get(i).map(gpu),
+    });
     let called: BTreeSet<u32> = statements(p)
         .filter_map(|s| match s {
             Stmt::Kernel { id, .. } => Some(*id),
@@ -107,8 +114,12 @@ fn kernels(p: &HostProgram) -> Vec<artifact::Kernel> {
         })
         .collect();
     let name = |id: u32| kernels::catalog::CATALOG.get(id as usize).map_or("?", |k| k.name).to_string();
-    let catalog =
-        called.into_iter().map(|id| artifact::Kernel { name: name(id), kind: "catalog".into(), id: Some(id) });
+    let catalog = called.into_iter().map(|id| artifact::Kernel {
+        name: name(id),
+        kind: "catalog".into(),
+        id: Some(id),
+        gpu: None,
+    });
     generated.chain(catalog).collect()
 }
 
@@ -141,16 +152,19 @@ fn counts(p: &HostProgram) -> Vec<artifact::Count> {
 ///
 /// # Errors
 /// `Internal` when the metadata is inconsistent.
+#[cfg(feature = "llvm")]
 pub(crate) fn container(
     md: Metadata,
-    bitcode: Vec<u8>,
-    object: Vec<u8>,
+    code: codegen::Compiled,
     o: &CompileOptions,
     host_text: String,
 ) -> Result<Artifact> {
     let mut b = Builder::new(md);
-    b.section(Kind::HostBitcode, "", bitcode);
-    b.section(Kind::HostObject, format!("{}+{}", o.target.triple(), o.target.tier()), object);
+    b.section(Kind::HostBitcode, "", code.bitcode);
+    b.section(Kind::HostObject, format!("{}+{}", o.triple(), o.tier()), code.object);
+    for g in code.gpu {
+        b.section(Kind::GpuCode, g.label, g.bytes);
+    }
     b.section(Kind::Debug, "host", host_text.into_bytes());
     Artifact::from_bytes(b.finish()?.into())
 }

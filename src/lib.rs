@@ -41,6 +41,8 @@ pub use runtime::{OutputAllocator, OutputBuffer, OutputRequest, RunInputs, RunOp
 pub use tensor::{DType, Diagnostic, ErrorKind, Result, Tensor};
 
 pub use artifact;
+#[cfg(feature = "llvm")]
+pub use codegen;
 pub use ir;
 pub use lower;
 pub use rewrite;

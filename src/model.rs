@@ -24,6 +24,8 @@ struct Inner {
     model: Mutex<Option<Arc<Model>>>,
     /// Present after a compile in this process: what is needed to write the constants file.
     fresh: Option<(Module<Hip>, HostProgram, CompileOptions)>,
+    /// How long code generation took, by target.
+    times: Vec<(String, std::time::Duration)>,
 }
 
 /// Which device a session runs on.
@@ -75,6 +77,7 @@ impl CompiledModel {
         hip: Module<Hip>,
         program: HostProgram,
         options: CompileOptions,
+        times: Vec<(String, std::time::Duration)>,
     ) -> CompiledModel {
         let mut from = ConstantsFrom::default();
         from.parts = parts;
@@ -85,6 +88,7 @@ impl CompiledModel {
             code: None,
             model: Mutex::default(),
             fresh,
+            times,
         }))
     }
 
@@ -103,7 +107,8 @@ impl CompiledModel {
             (Arc::new(Artifact::open(path)?), None)
         };
         let from = ConstantsFrom::default();
-        Ok(CompiledModel(Arc::new(Inner { artifact, from, code, model: Mutex::default(), fresh: None })))
+        let times = Vec::new();
+        Ok(CompiledModel(Arc::new(Inner { artifact, from, code, model: Mutex::default(), fresh: None, times })))
     }
 
     /// Inputs, outputs, constants, kernels, memory: everything the artifact says about itself.
@@ -116,9 +121,19 @@ impl CompiledModel {
         &self.0.artifact
     }
 
+    /// Time that generating code took, by target, in the threads that did it; empty for a loaded model.
+    pub fn code_times(&self) -> &[(String, std::time::Duration)] {
+        &self.0.times
+    }
+
     /// LLVM bitcode of the host code and the generated kernels. `None` for a shared object.
     pub fn bitcode(&self) -> Option<Bytes> {
         self.0.artifact.section(Kind::HostBitcode, "")
+    }
+
+    /// Sections of GPU code: label (`hip:gfx942/generated`) and bytes.
+    pub fn gpu_code(&self) -> Vec<(String, Bytes)> {
+        self.0.artifact.sections_of(Kind::GpuCode).map(|(label, b)| (label.to_string(), b)).collect()
     }
 
     /// Writes the artifact to `path` and its constants beside it, with the extension `constants`.
@@ -139,7 +154,8 @@ impl CompiledModel {
     pub fn save_native(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         self.save_constants(path)?;
-        codegen::native::link_shared(&self.object()?, path)
+        let gpu: Vec<_> = self.0.artifact.sections_of(Kind::GpuCode).collect();
+        codegen::native::link_shared(&self.object()?, &artifact::gpu::pack(&gpu), path)
     }
 
     fn save_constants(&self, path: &Path) -> Result<()> {

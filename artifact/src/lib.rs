@@ -2,7 +2,8 @@
 //!
 //! Stands above `tensor`, below `runtime` and `codegen`; knows no IR, no LLVM and no device. Everything it reads is treated as
 //! hostile: a damaged file gives an error, never a panic, and takes bounded memory. In reading order: [`metadata`] (what a compiled
-//! model says about itself), [`container`] (the file), [`constants`] (the weights beside it), [`fuzz`] (the fuzzing entry).
+//! model says about itself), [`container`] (the file), [`constants`] (the weights beside it), [`gpu`] (code for GPUs in a
+//! native library), [`fuzz`] (the fuzzing entry).
 //!
 //! ```
 //! use artifact::{Artifact, Builder, Kind, Metadata};
@@ -33,11 +34,12 @@
 pub mod constants;
 pub mod container;
 pub mod fuzz;
+pub mod gpu;
 pub mod metadata;
 
 pub use constants::{ConstantsWriter, constants_path, external, splat, write_beside};
 pub use container::{Artifact, Builder, Kind};
 pub use metadata::{
-    Alias, Constant, ConstantsFile, Count, DebugNode, Domain, ExternalRange, Kernel, Metadata, Port, Source, Symbol,
-    Target,
+    Alias, Constant, ConstantsFile, Count, DebugNode, Domain, ExternalRange, GpuLaunch, Kernel, Metadata, Port, Source,
+    Symbol, Target,
 };

@@ -84,7 +84,7 @@ pub struct Metadata {
 #[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Target {
-    /// Kind of device: `cpu`, `hip`.
+    /// Devices with code in the artifact, separated by commas: `hip:gfx942,cuda:sm_90,cpu`.
     #[prost(string, tag = "1")]
     pub device: String,
     /// LLVM triple of the host code.
@@ -93,6 +93,17 @@ pub struct Target {
     /// What the host code needs of the processor: levels and features, comma separated, as `x86-64-v3` or `+avx2,+fma`. Checked at load.
     #[prost(string, tag = "3")]
     pub features: String,
+}
+
+impl Target {
+    /// The devices, each as a target's name.
+    pub fn devices(&self) -> impl Iterator<Item = &str> {
+        self.device.split(',')
+    }
+    /// Whether it holds kernels for the CPU.
+    pub fn has_cpu(&self) -> bool {
+        self.devices().any(|d| d == "cpu")
+    }
 }
 
 /// A graph input or output.
@@ -259,6 +270,25 @@ pub struct Kernel {
     #[prost(uint32, optional, tag = "3")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u32>,
+    /// How a generated kernel is launched on a GPU; the artifact holds code for GPUs then.
+    #[prost(message, optional, tag = "4")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuLaunch>,
+}
+
+/// How a generated kernel is launched on a GPU: the fields of `kernels::gpu::Launch`.
+#[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuLaunch {
+    /// Name of the schedule.
+    #[prost(string, tag = "1")]
+    pub schedule: String,
+    /// Threads per block.
+    #[prost(uint32, tag = "2")]
+    pub block: u32,
+    /// Points per thread or block, as the schedule says.
+    #[prost(uint32, tag = "3")]
+    pub vector: u32,
 }
 
 /// A node in errors and profiles.
@@ -387,6 +417,12 @@ impl Metadata {
             self.kernels.iter().find(|k| !matches!((k.kind.as_str(), k.id), ("loops", None) | ("catalog", Some(_))))
         {
             return Err(malformed(format!("kernel {:?} of kind {:?} with id {:?}", k.name, k.kind, k.id)));
+        }
+        // Which schedules there are is the runtime's to know.
+        for (k, g) in self.kernels.iter().filter_map(|k| Some((k, k.gpu.as_ref()?))) {
+            if k.id.is_some() || g.schedule.is_empty() || !(1..=1024).contains(&g.block) || g.vector == 0 {
+                return Err(malformed(format!("kernel {:?} with a launch {g:?}", k.name)));
+            }
         }
         Ok(())
     }

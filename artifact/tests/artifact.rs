@@ -34,8 +34,13 @@ fn sample() -> (Metadata, Vec<u8>) {
         constants_file: Some(file),
         domains: vec![Domain { space: 0, peak: "256*batch".into() }],
         kernels: vec![
-            Kernel { name: "k0".into(), kind: "loops".into(), id: None },
-            Kernel { name: "gemm.f32".into(), kind: "catalog".into(), id: Some(0) },
+            Kernel {
+                name: "k0".into(),
+                kind: "loops".into(),
+                id: None,
+                gpu: Some(GpuLaunch { schedule: "grid-stride".into(), block: 256, vector: 4 }),
+            },
+            Kernel { name: "gemm.f32".into(), kind: "catalog".into(), id: Some(0), gpu: None },
         ],
         debug: vec![DebugNode { path: "/a/MatMul".into(), what: "kernel gemm.f32".into() }],
         guards: vec!["extents of x and y are equal".into()],

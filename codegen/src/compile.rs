@@ -2,6 +2,7 @@
 
 use crate::elf::{self, Object};
 use crate::emit::Em;
+use crate::gpu;
 use crate::host::{self, EXPORTS};
 use crate::object::{self, Kernels, OptLevel};
 use crate::target::CpuTarget;
@@ -9,9 +10,11 @@ use inkwell::OptimizationLevel;
 use inkwell::context::Context;
 use inkwell::memory_buffer::MemoryBuffer;
 use inkwell::module::{Linkage, Module};
-use lower::host::{HostProgram, Stmt};
+use kernels::gpu::Arch;
+use lower::host::{HostProgram, KernelDef, Stmt};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use tensor::{Diagnostic, ErrorKind, Result};
 
 /// How to compile.
@@ -28,12 +31,24 @@ pub struct Options {
     pub want_ir: bool,
     /// Whether to give the kernels' assembly as text.
     pub want_asm: bool,
+    /// Whether kernels run on the CPU, too; else host code has no pointers to any.
+    pub cpu_kernels: bool,
+    /// GPUs to make kernels for.
+    pub gpus: Vec<&'static Arch>,
 }
 
 impl Options {
     /// The defaults for a target.
     pub fn new(target: CpuTarget) -> Options {
-        Options { target, level: OptLevel::Full, n_threads: 0, want_ir: false, want_asm: false }
+        Options {
+            target,
+            level: OptLevel::Full,
+            n_threads: 0,
+            want_ir: false,
+            want_asm: false,
+            cpu_kernels: true,
+            gpus: Vec::new(),
+        }
     }
 }
 
@@ -49,6 +64,20 @@ pub struct Compiled {
     pub ir: Option<String>,
     /// The kernels' assembly, when asked for.
     pub asm: Option<String>,
+    /// Code for GPUs, in the order of the options.
+    pub gpu: Vec<GpuCode>,
+    /// How long each target took in the threads that worked on it; not part of what equal input gives.
+    pub times: Vec<(String, Duration)>,
+}
+
+/// A section of GPU code.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct GpuCode {
+    /// Target and what it holds: `hip:gfx942/generated`.
+    pub label: String,
+    /// A code object, or PTX text with a trailing NUL.
+    pub bytes: Vec<u8>,
 }
 
 /// Kernels in one LLVM module; fixed, so that the output does not depend on the number of threads.
@@ -60,18 +89,25 @@ const KERNELS_PER_MODULE: usize = 8;
 /// `Unsupported` for a kernel that cannot be generated, with the model node and the reason; `Internal` for a broken program.
 pub fn compile(program: &HostProgram, options: &Options, metadata: &[u8]) -> Result<Compiled> {
     let nodes = kernel_nodes(program);
-    let chunks: Vec<_> = program.kernels.chunks(KERNELS_PER_MODULE).zip(nodes.chunks(KERNELS_PER_MODULE)).collect();
-    let results: Vec<Mutex<Option<Result<Kernels>>>> = chunks.iter().map(|_| Mutex::new(None)).collect();
+    let defs: &[KernelDef] = if options.cpu_kernels { &program.kernels } else { &[] };
+    let chunks: Vec<_> = defs.chunks(KERNELS_PER_MODULE).zip(nodes.chunks(KERNELS_PER_MODULE)).collect();
+    let n_gpus = options.gpus.len();
+    let results: Slots<Kernels> = slots(chunks.len());
+    let gpu_results: Slots<Vec<u8>> = slots(n_gpus);
     let next = AtomicUsize::new(0);
     let work = || {
         loop {
             let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some((defs, nodes)) = chunks.get(i) else { return };
-            let r =
-                object::kernels(&format!("kernels{i}"), defs, nodes, &options.target, options.level, options.want_asm);
-            if let Ok(mut slot) = results[i].lock() {
-                *slot = Some(r);
+            // GPUs first: each is one long job.
+            if let Some(arch) = options.gpus.get(i) {
+                let code = || gpu::emit(&program.kernels, &nodes, arch, options.level)?.code();
+                gpu_results[i].fill(code);
+                continue;
             }
+            let i = i - n_gpus;
+            let Some((defs, nodes)) = chunks.get(i) else { return };
+            let name = format!("kernels{i}");
+            results[i].fill(|| object::kernels(&name, defs, nodes, &options.target, options.level, options.want_asm));
         }
     };
     let n = if options.n_threads == 0 {
@@ -80,18 +116,30 @@ pub fn compile(program: &HostProgram, options: &Options, metadata: &[u8]) -> Res
         options.n_threads
     };
     let host = std::thread::scope(|s| {
-        for _ in 1..n.min(chunks.len() + 1).max(1) {
+        for _ in 1..n.min(chunks.len() + n_gpus + 1).max(1) {
             s.spawn(work);
         }
-        let host = host_module(program, &nodes, options, metadata);
+        let start = Instant::now();
+        let host = host_module(program, &nodes, options, metadata).map(|h| (h, start.elapsed()));
         work();
         host
     });
-    let Host { bitcode, ir, object } = host?;
+    let (Host { bitcode, ir, object }, mut cpu_time) = host?;
     let mut kernels = Vec::new();
     for r in results {
-        let r = r.into_inner().unwrap_or(None);
-        kernels.push(r.unwrap_or_else(|| Err(Diagnostic::new(ErrorKind::Internal, "a compile thread gave up")))?);
+        let (k, time) = r.take()?;
+        cpu_time += time;
+        kernels.push(k);
+    }
+    let mut times = vec![("host and cpu".to_string(), cpu_time)];
+    let mut gpu_code = Vec::new();
+    for (arch, r) in options.gpus.iter().zip(gpu_results) {
+        let (bytes, time) = r.take()?;
+        times.push((arch.target(), time));
+        gpu_code.push(GpuCode { label: format!("{}/generated", arch.target()), bytes });
+        // Also when the model calls none of the catalog: small helpers of the runtime are in it.
+        let catalog = gpu::catalog_code(arch)?.to_vec();
+        gpu_code.push(GpuCode { label: format!("{}/catalog", arch.target()), bytes: catalog });
     }
     let mut members = vec![("host.o".to_string(), object)];
     let mut asm = options.want_asm.then(String::new);
@@ -103,7 +151,39 @@ pub fn compile(program: &HostProgram, options: &Options, metadata: &[u8]) -> Res
     }
     let parsed: Vec<_> = members.iter().map(|m| Object::parse(&m.1)).collect::<Result<_>>()?;
     closed(&parsed)?;
-    Ok(Compiled { bitcode, object: elf::archive(&members), ir, asm })
+    Ok(Compiled { bitcode, object: elf::archive(&members), ir, asm, gpu: gpu_code, times })
+}
+
+/// What a thread made, and how long it took.
+struct Slot<T>(Mutex<Option<(Result<T>, Duration)>>);
+type Slots<T> = Vec<Slot<T>>;
+
+fn slots<T>(n: usize) -> Slots<T> {
+    (0..n).map(|_| Slot(Mutex::new(None))).collect()
+}
+
+impl<T> Slot<T> {
+    fn fill(&self, make: impl FnOnce() -> Result<T>) {
+        let start = Instant::now();
+        let made = make();
+        if let Ok(mut slot) = self.0.lock() {
+            *slot = Some((made, start.elapsed()));
+        }
+    }
+    fn take(self) -> Result<(T, Duration)> {
+        let slot = self.0.into_inner().unwrap_or(None);
+        let (made, time) = slot.ok_or_else(|| Diagnostic::new(ErrorKind::Internal, "a compile thread gave up"))?;
+        Ok((made?, time))
+    }
+}
+
+/// The kernels of a program for a GPU as text: LLVM IR as the back end gets it, and assembly.
+///
+/// # Errors
+/// As [`compile`].
+pub fn gpu_text(program: &HostProgram, arch: &'static Arch, level: OptLevel) -> Result<(String, String)> {
+    let ir = gpu::emit(&program.kernels, &kernel_nodes(program), arch, level)?;
+    Ok((ir.text()?, ir.assembly()?))
 }
 
 fn closed(objects: &[Object]) -> Result<()> {
@@ -143,9 +223,10 @@ fn host_module(p: &HostProgram, nodes: &[Option<String>], o: &Options, metadata:
     let ctx = Context::create();
     let machine = o.target.machine(OptimizationLevel::None)?;
     let m = object::module(&ctx, "model", &machine);
-    host::emit(&Em::new(&ctx, &m, o.target.caps()), p, metadata)?;
+    host::emit(&Em::new(&ctx, &m, o.target.caps()), p, metadata, o.cpu_kernels)?;
     let whole = m.clone();
-    object::emit_kernels(&Em::new(&ctx, &whole, o.target.caps()), &p.kernels, nodes, &o.target)?;
+    let defs: &[KernelDef] = if o.cpu_kernels { &p.kernels } else { &[] };
+    object::emit_kernels(&Em::new(&ctx, &whole, o.target.caps()), defs, nodes, &o.target)?;
     for f in whole.get_functions() {
         if f.count_basic_blocks() > 0 && !EXPORTS.contains(&&*f.get_name().to_string_lossy()) {
             f.set_linkage(Linkage::Internal);

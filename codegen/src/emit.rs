@@ -28,6 +28,8 @@ pub struct Caps {
     pub f16_convert: bool,
     /// Rounding to an integral float is an instruction.
     pub round: bool,
+    /// The target is a GPU: `fma` is an instruction, tables lie in global memory, helpers are inlined (a call needs a stack).
+    pub gpu: bool,
 }
 
 /// The emitter: context, module and a builder that stands in a block.
@@ -240,6 +242,12 @@ impl<'a, 'c> Em<'a, 'c> {
         let f = i.get_declaration(self.m, tys).unwrap_or_else(|| panic!("{name} is not overloaded like this"));
         ok(self.b.build_call(f, args, "")).try_as_basic_value().unwrap_basic()
     }
+    /// Calls an intrinsic that gives nothing.
+    pub fn intr_void(&self, name: &str, args: &[BasicMetadataValueEnum<'c>]) {
+        let i = Intrinsic::find(name).unwrap_or_else(|| panic!("this LLVM has no intrinsic {name}"));
+        let f = i.get_declaration(self.m, &[]).unwrap_or_else(|| panic!("{name} is overloaded"));
+        self.call_void(f, args);
+    }
     /// A float intrinsic of one argument.
     pub fn fintr(&self, name: &str, a: F<'c>) -> F<'c> {
         self.intr(name, &[a.get_type().into()], &[a.into()]).into_float_value()
@@ -250,7 +258,8 @@ impl<'a, 'c> Em<'a, 'c> {
     }
     /// `a * b + c`, fused where the target has the instruction (never a library call).
     pub fn fma(&self, a: F<'c>, b: F<'c>, c: F<'c>) -> F<'c> {
-        self.intr("llvm.fmuladd", &[a.get_type().into()], &[a.into(), b.into(), c.into()]).into_float_value()
+        let name = if self.caps.gpu { "llvm.fma" } else { "llvm.fmuladd" };
+        self.intr(name, &[a.get_type().into()], &[a.into(), b.into(), c.into()]).into_float_value()
     }
     /// `|a|`.
     pub fn fabs(&self, a: F<'c>) -> F<'c> {
@@ -336,6 +345,10 @@ impl<'a, 'c> Em<'a, 'c> {
     pub fn call(&self, f: FunctionValue<'c>, args: &[BasicMetadataValueEnum<'c>]) -> BasicValueEnum<'c> {
         ok(self.b.build_call(f, args, "")).try_as_basic_value().unwrap_basic()
     }
+    /// Calls a function that returns nothing.
+    pub fn call_void(&self, f: FunctionValue<'c>, args: &[BasicMetadataValueEnum<'c>]) {
+        ok(self.b.build_call(f, args, ""));
+    }
     /// Calls through a pointer; the callee returns a value.
     pub fn call_ptr(
         &self,
@@ -349,6 +362,11 @@ impl<'a, 'c> Em<'a, 'c> {
     /// Address to pointer.
     pub fn to_ptr(&self, a: I<'c>) -> PointerValue<'c> {
         ok(self.b.build_int_to_ptr(a, self.ptr(), ""))
+    }
+
+    /// Pointer to address.
+    pub fn from_ptr(&self, p: PointerValue<'c>) -> I<'c> {
+        ok(self.b.build_ptr_to_int(p, self.i64(), ""))
     }
 
     /// The block the builder stands in.
@@ -375,6 +393,11 @@ impl<'a, 'c> Em<'a, 'c> {
     /// Return.
     pub fn ret(&self, v: &dyn BasicValue<'c>) {
         ok(self.b.build_return(Some(v)));
+    }
+
+    /// Return nothing.
+    pub fn ret_void(&self) {
+        ok(self.b.build_return(None));
     }
 
     /// Adds a string attribute to a function.

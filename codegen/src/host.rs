@@ -104,11 +104,12 @@ impl Frame {
     }
 }
 
-/// Emits the host program into the module of `e`; kernels are declared and come from other modules.
+/// Emits the host program into the module of `e`; kernels are declared and come from other modules. Without `cpu_kernels` their
+/// addresses are null.
 ///
 /// # Errors
 /// `Internal` where the program refers to what it does not have.
-pub fn emit(e: &Em<'_, '_>, p: &HostProgram, metadata: &[u8]) -> Result<()> {
+pub fn emit(e: &Em<'_, '_>, p: &HostProgram, metadata: &[u8], cpu_kernels: bool) -> Result<()> {
     let frame = Frame::of(p)?;
     let table = emit_table(e);
     export_u64(e, abi::SYM_FRAME_WORDS, frame_words(p)?);
@@ -128,8 +129,14 @@ pub fn emit(e: &Em<'_, '_>, p: &HostProgram, metadata: &[u8]) -> Result<()> {
         funcs.push(e.m.add_function(&name, fty, Some(Linkage::Internal)));
     }
     let kty = e.i32().fn_type(&[e.ptr().into(), e.ptr().into(), e.i64().into(), e.i64().into()], false);
-    let kernels: Vec<_> =
-        p.kernels.iter().map(|k| e.m.add_function(&k.name, kty, Some(Linkage::External)).as_global_value()).collect();
+    let kernels: Vec<_> = p
+        .kernels
+        .iter()
+        .map(|k| match cpu_kernels {
+            true => e.m.add_function(&k.name, kty, Some(Linkage::External)).as_global_value().as_pointer_value(),
+            false => e.ptr().const_null(),
+        })
+        .collect();
     for (f, v) in p.funcs.iter().zip(&funcs) {
         attributes(e, *v);
         let mut h = Host::new(e, f, &frame, table, &funcs, &kernels, *v);
@@ -199,7 +206,7 @@ struct Host<'e, 'a, 'c> {
     layout: &'e Frame,
     table: GlobalValue<'c>,
     funcs: &'e [FunctionValue<'c>],
-    kernels: &'e [GlobalValue<'c>],
+    kernels: &'e [PointerValue<'c>],
     ctx: PointerValue<'c>,
     frame: PointerValue<'c>,
     /// Values of registers: those of this function, and those loaded from the frame since the last call of a function.
@@ -237,7 +244,7 @@ impl<'e, 'a, 'c> Host<'e, 'a, 'c> {
         layout: &'e Frame,
         table: GlobalValue<'c>,
         funcs: &'e [FunctionValue<'c>],
-        kernels: &'e [GlobalValue<'c>],
+        kernels: &'e [PointerValue<'c>],
         v: FunctionValue<'c>,
     ) -> Self {
         let param = |i| v.get_nth_param(i).expect("two parameters").into_pointer_value();
@@ -520,7 +527,7 @@ impl<'e, 'a, 'c> Host<'e, 'a, 'c> {
                 let (points, work) = (self.get(*points)?, self.get(*work)?);
                 self.test_overflow();
                 let p = self.words(&words);
-                let f = self.kernels[i].as_pointer_value();
+                let f = self.kernels[i];
                 let (nb, ni) = (k(count(buffers.len())), k(count(params.len())));
                 self.call("launch", &[k(*kernel), f.into(), p.into(), nb, ni, points.into(), work.into(), k(*node)])?;
             }

@@ -26,7 +26,7 @@ pub mod target;
 mod tests;
 mod trig;
 
-pub use compile::{Compiled, Options, compile, foreign_symbols, object_from_bitcode};
+pub use compile::{Compiled, GpuCode, Options, compile, foreign_symbols, gpu_text, object_from_bitcode};
 pub use host::frame_words;
 pub use object::OptLevel;
 pub use target::CpuTarget;

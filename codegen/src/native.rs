@@ -5,6 +5,7 @@
 
 use crate::elf::{self, ALLOC, EXEC, NOBITS, Object, WRITE};
 use crate::host::EXPORTS;
+use artifact::gpu::{SYM_GPU, SYM_GPU_LEN};
 use rustc_hash::FxHashMap;
 use std::path::Path;
 use tensor::{Diagnostic, ErrorKind, Result};
@@ -15,12 +16,13 @@ fn fail(why: impl Into<String>) -> Diagnostic {
     Diagnostic::new(ErrorKind::Internal, format!("cannot link a native library: {}", why.into()))
 }
 
-/// Writes the shared library made from `object` (an object file or the archive of a compiled model) to `out`.
+/// Writes the shared library made from `object` (an object file or the archive of a compiled model) to `out`. `gpu` is packed GPU code
+/// ([`artifact::gpu::pack`]), which the library carries as data.
 ///
 /// # Errors
 /// `Io` when the file cannot be written; `Malformed` and `Internal` for objects that code generation does not make.
-pub fn link_shared(object: &[u8], out: &Path) -> Result<()> {
-    let library = link(object)?;
+pub fn link_shared(object: &[u8], gpu: &[u8], out: &Path) -> Result<()> {
+    let library = link(object, gpu)?;
     let io = |e: std::io::Error| {
         Diagnostic::new(ErrorKind::Io, format!("cannot write {}: {e}", out.display()))
             .help("choose a writable place for the native library")
@@ -64,7 +66,7 @@ fn len(v: &[u8]) -> u64 {
 ///
 /// # Errors
 /// As [`link_shared`].
-pub fn link(object: &[u8]) -> Result<Vec<u8>> {
+pub fn link(object: &[u8], gpu: &[u8]) -> Result<Vec<u8>> {
     let objects: Vec<Object> = elf::members(object)?.into_iter().map(Object::parse).collect::<Result<_>>()?;
     let missing = elf::undefined(&objects);
     if !missing.is_empty() {
@@ -97,6 +99,11 @@ pub fn link(object: &[u8]) -> Result<Vec<u8>> {
             placed.push(Placed { object: o, section: i, part, offset });
         }
     }
+    // GPU code after the other read-only data: its length, then the bytes.
+    let read_only = sizes.entry(Part::Rodata as u8).or_default();
+    let gpu_len_at = round_up(*read_only, 64);
+    let gpu_at = gpu_len_at + 64;
+    *read_only = gpu_at + len(gpu);
     let size = |p: Part| sizes.get(&(p as u8)).copied().unwrap_or(0);
 
     // Global offset table: one word for each symbol that is reached through it.
@@ -114,14 +121,15 @@ pub fn link(object: &[u8]) -> Result<Vec<u8>> {
         }
     }
 
+    let exports: Vec<&str> = EXPORTS.iter().copied().chain([SYM_GPU, SYM_GPU_LEN]).collect();
     let mut names = vec![0u8];
     let mut name_at = Vec::new();
-    for n in EXPORTS {
+    for n in &exports {
         name_at.push(u32::try_from(names.len()).unwrap_or(0));
         names.extend_from_slice(n.as_bytes());
         names.push(0);
     }
-    let n_sym = EXPORTS.len() as u64 + 1;
+    let n_sym = exports.len() as u64 + 1;
     let n_rela = absolute + got.len() as u64;
     // File and memory layout; file offsets equal addresses.
     let dynsym = 64 + 56 * 5;
@@ -162,6 +170,9 @@ pub fn link(object: &[u8]) -> Result<Vec<u8>> {
             }
         }
     }
+    // Type 1: data.
+    globals.insert(SYM_GPU, (rodata + gpu_at, len(gpu), 1));
+    globals.insert(SYM_GPU_LEN, (rodata + gpu_len_at, 8, 1));
     let address = |o: usize, sym: usize| -> Result<u64> {
         if let Some(a) = local(o, sym)? {
             return Ok(a);
@@ -175,6 +186,8 @@ pub fn link(object: &[u8]) -> Result<Vec<u8>> {
         let s = &objects[p.object].sections[p.section];
         put(&mut out, base(p.part) + p.offset, &s.data)?;
     }
+    put(&mut out, rodata + gpu_len_at, &len(gpu).to_le_bytes())?;
+    put(&mut out, rodata + gpu_at, gpu)?;
     let mut relative: Vec<(u64, u64)> = Vec::new();
     for p in &placed {
         let s = &objects[p.object].sections[p.section];
@@ -217,9 +230,9 @@ pub fn link(object: &[u8]) -> Result<Vec<u8>> {
     }
 
     // Dynamic symbols, their SysV hash table, relocations.
-    let mut buckets = vec![0u32; EXPORTS.len() + 1];
-    let mut chains = vec![0u32; EXPORTS.len() + 1];
-    for (i, n) in (1u32..).zip(EXPORTS) {
+    let mut buckets = vec![0u32; exports.len() + 1];
+    let mut chains = vec![0u32; exports.len() + 1];
+    for (i, n) in (1u32..).zip(exports) {
         let (value, size, kind) =
             *globals.get(n).ok_or_else(|| fail(format!("the object does not define {n}, which the ABI needs")))?;
         let at = dynsym + 24 * u64::from(i);

@@ -12,7 +12,7 @@
 
 mod loops;
 mod parallel;
-mod reduce;
+pub(crate) mod reduce;
 pub(crate) mod terms;
 pub(crate) mod values;
 mod vertical;

@@ -382,6 +382,9 @@ fn helper<'c>(
     let f = e.m.add_function(name, fty, Some(Linkage::Internal));
     e.attr(f, AttributeLoc::Function, "nounwind");
     e.string_attr(f, "no-builtins", "");
+    if e.caps.gpu {
+        e.attr(f, AttributeLoc::Function, "alwaysinline");
+    }
     let inner = Em::new(e.ctx, e.m, e.caps);
     inner.at(e.ctx.append_basic_block(f, "entry"));
     body(&inner, f);

@@ -6,9 +6,9 @@
 
 use crate::emit::{Em, F, I};
 use crate::math::round_magic;
-use inkwell::FloatPredicate as P;
 use inkwell::module::Linkage;
 use inkwell::values::PointerValue;
+use inkwell::{AddressSpace, FloatPredicate as P};
 use std::sync::LazyLock;
 
 /// Sine and cosine of the rest and which quadrant it lies in.
@@ -95,7 +95,9 @@ fn table<'c>(e: &Em<'_, 'c>, name: &str, values: impl Fn() -> Vec<f64>) -> Point
     }
     let v: Vec<_> = values().into_iter().map(|x| e.f64().const_float(x)).collect();
     let init = e.f64().const_array(&v);
-    let g = e.m.add_global(init.get_type(), None, name);
+    // Lanes read different entries, so on a GPU the table lies in global memory.
+    let space = e.caps.gpu.then(|| AddressSpace::from(1u16));
+    let g = e.m.add_global(init.get_type(), space, name);
     g.set_initializer(&init);
     g.set_constant(true);
     g.set_linkage(Linkage::Private);

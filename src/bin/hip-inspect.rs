@@ -25,8 +25,8 @@ struct Cli {
     /// Check the hashes of every section and constant.
     #[arg(long)]
     verify: bool,
-    /// Write a section to --output: bitcode, object, host, metadata.
-    #[arg(long, value_name = "SECTION", value_parser = ["bitcode", "object", "host", "metadata"], requires = "output")]
+    /// Write a section to --output: bitcode, object, host, metadata, or GPU code by its label (hip:gfx942/generated).
+    #[arg(long, value_name = "SECTION", requires = "output")]
     extract: Option<String>,
     /// Where --extract writes.
     #[arg(short, long)]
@@ -61,11 +61,20 @@ fn run(cli: &Cli) -> Result<bool> {
             "bitcode" => Kind::HostBitcode,
             "object" => Kind::HostObject,
             "host" => Kind::Debug,
-            _ => Kind::MetadataJson,
+            "metadata" => Kind::MetadataJson,
+            _ => Kind::GpuCode,
         };
-        let section = model.artifact().sections_of(kind).next().map(|(_, b)| b);
-        let bytes =
-            section.ok_or_else(|| Diagnostic::new(ErrorKind::Argument, format!("{} has no {what}", path.display())))?;
+        let gpu = model.gpu_code();
+        let section = match kind {
+            Kind::GpuCode => gpu.iter().find(|(label, _)| label == what).map(|(_, b)| b.clone()),
+            kind => model.artifact().sections_of(kind).next().map(|(_, b)| b),
+        };
+        let bytes = section.ok_or_else(|| {
+            let labels: Vec<&str> =
+                gpu.iter().map(|g| g.0.as_str()).chain(["bitcode", "object", "host", "metadata"]).collect();
+            Diagnostic::new(ErrorKind::Argument, format!("{} has no {what}", path.display()))
+                .help(format!("what a model may have: {}", labels.join(", ")))
+        })?;
         std::fs::write(output, &bytes)
             .map_err(|e| Diagnostic::new(ErrorKind::Io, format!("cannot write {}: {e}", output.display())))?;
         return Ok(true);
@@ -98,10 +107,40 @@ fn run(cli: &Cli) -> Result<bool> {
     }
     m.options.iter().for_each(|o| println!("option      {o}"));
     m.guards.iter().for_each(|g| println!("guard       {g}"));
+    for (label, code) in model.gpu_code() {
+        gpu(&label, &code)?;
+    }
     for s in model.artifact().sections() {
         println!("section     {:?} {} {} bytes", s.kind, s.label, s.len);
     }
     Ok(true)
+}
+
+/// Lists the kernels of a section of GPU code.
+fn gpu(label: &str, code: &[u8]) -> Result<()> {
+    if !code.starts_with(b"\x7fELF") {
+        let text = String::from_utf8_lossy(code);
+        let entries: Vec<&str> =
+            text.lines().filter_map(|l| l.split_once(".entry ")).map(|(_, n)| n.trim_end_matches('(')).collect();
+        println!("gpu         {label}: {} kernels, {} bytes of PTX", entries.len(), code.len());
+        entries.iter().for_each(|n| println!("  {n}"));
+        return Ok(());
+    }
+    let kernels = hip_ep::codegen::gpu::notes::kernels(code)?;
+    println!("gpu         {label}: {} kernels, {} bytes", kernels.len(), code.len());
+    for k in kernels {
+        let spills = if k.spills > 0 { format!(", {} spilled", k.spills) } else { String::new() };
+        println!(
+            "  {:40} {:3} vector and {:3} scalar registers{spills}, {:5} bytes shared, blocks of {}, waves of {}",
+            k.name,
+            k.vgprs + k.agprs,
+            k.sgprs,
+            k.shared_bytes,
+            k.block,
+            k.wave
+        );
+    }
+    Ok(())
 }
 
 /// Evaluates the pools' peak expressions.

@@ -34,8 +34,8 @@ struct Cli {
     /// What to print.
     #[arg(long, value_enum, default_value_t = Emit::Text)]
     emit: Emit,
-    /// CPU tier for llvm and asm: cpu or cpu:TIER.
-    #[arg(long, default_value = "cpu")]
+    /// What llvm and asm are for, separated by commas: cpu, cpu:TIER, hip:ARCH, cuda:ARCH.
+    #[arg(long, value_name = "TARGET,…", default_value = "cpu")]
     target: String,
     /// Check the IR before and after every pass (on by default in debug builds).
     #[arg(long)]
@@ -102,7 +102,7 @@ fn run(cli: &Cli) -> Result<bool> {
 fn optimise(cli: &Cli) -> Result<bool> {
     let compiler = Compiler::with({
         let mut o = CompileOptions::default();
-        o.target = Target::parse(&cli.target)?;
+        o.targets = Target::parse_list(&cli.target)?;
         o.disabled = cli.disable.clone();
         o
     });

@@ -1,13 +1,33 @@
-//! GPU code: the hand-written kernels, precompiled for every architecture.
+//! GPU code: loop nests to code objects for AMD and PTX for NVIDIA, and the hand-written kernels, precompiled for every architecture.
+//!
+//! In reading order: `schedule` (who takes which points), `kernel` (the loops), `vector` and `wave` (wide accesses, what threads do
+//! together), `target` (LLVM's side of an architecture), [`code`] (modules to code), [`elf`] (relocatable object → code object),
+//! [`notes`] (what a code object says about its kernels).
 
+pub mod code;
+pub mod elf;
 #[cfg(test)]
 #[allow(dead_code)]
 pub(crate) mod exec;
+mod kernel;
+pub mod notes;
+mod schedule;
+pub(crate) mod target;
+mod vector;
+mod wave;
 
-use kernels::gpu::Arch;
+pub use code::{Ir, emit};
+
+use kernels::gpu::{Arch, Launch};
+use lower::host::KernelDef;
 use tensor::{Diagnostic, ErrorKind, Result};
 
 include!(concat!(env!("OUT_DIR"), "/gpu_table.rs"));
+
+/// How the kernel that [`emit`] makes of a nest is launched; the same for every architecture.
+pub fn launch(def: &KernelDef) -> Launch {
+    schedule::Plan::of(def).launch
+}
 
 /// The hand-written kernels for an architecture: a code object (AMD) or PTX text with a null byte at its end (NVIDIA). `None` when
 /// this build had no clang.

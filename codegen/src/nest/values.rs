@@ -94,6 +94,18 @@ impl<'e, 'a, 'c> Values<'e, 'a, 'c> {
         };
         v.copied().flatten().ok_or_else(|| format!("axis {a:?} is not one of a loop around its use"))
     }
+    /// The address of an operand's first element.
+    pub fn buffer(&self, operand: u16) -> PointerValue<'c> {
+        self.bufs[usize::from(operand)]
+    }
+    /// Whether the current phase uses an expression.
+    pub fn needs(&self, x: ExprId) -> bool {
+        self.needed.contains(&x)
+    }
+    /// Gives an expression a value that was made elsewhere.
+    pub fn preset(&mut self, x: ExprId, v: Val<'c>) {
+        self.values[x.index()] = Some(v);
+    }
     /// The value of an expression that was hoisted.
     pub fn value(&self, x: ExprId) -> Why<Val<'c>> {
         self.values[x.index()].ok_or_else(|| format!("expression {x} is not available where it is used"))
@@ -171,7 +183,7 @@ impl<'e, 'a, 'c> Values<'e, 'a, 'c> {
     }
 
     /// The address of a site with all terms up to `level` added.
-    fn address(&mut self, site: Site, a: &Access, level: Level) -> Why<PointerValue<'c>> {
+    pub fn address(&mut self, site: Site, a: &Access, level: Level) -> Why<PointerValue<'c>> {
         let e = self.e;
         let operand = &self.nest.operands[usize::from(a.operand)];
         let (done, base) = match self.addresses.get(&site) {
@@ -217,7 +229,8 @@ impl<'e, 'a, 'c> Values<'e, 'a, 'c> {
         self.addresses.insert(site, (level, p));
         Ok(p)
     }
-    fn times(&self, a: I<'c>, b: I<'c>) -> I<'c> {
+    /// A product, folded where a factor is 0 or 1.
+    pub fn times(&self, a: I<'c>, b: I<'c>) -> I<'c> {
         let known = |v: I<'c>| if v.is_const() { v.get_sign_extended_constant() } else { None };
         match (known(a), known(b)) {
             (Some(1), _) => b,

@@ -273,7 +273,12 @@ fn a_launch_runs_through_jit_and_native_library_alike() {
         let dir = std::env::temp_dir().join(format!("hip-ep-codegen-{}-{}", std::process::id(), object.len()));
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("model.so");
-        native::link_shared(&object, &path).unwrap();
+        native::link_shared(
+            &object,
+            &artifact::gpu::pack(&[("hip:x/generated", bytes::Bytes::from_static(b"code"))]),
+            &path,
+        )
+        .unwrap();
         // SAFETY: the library has no initialisers, and its symbols have the ABI's types.
         unsafe {
             let lib = libloading::Library::new(&path).unwrap();

@@ -305,7 +305,7 @@ fn services() -> Services {
 fn extents_come_from_the_device() {
     let mut meta = metadata(vec![port("x", DType::F32, &["n"])], vec![port("y", DType::F32, &["k"])]);
     meta.domains.extend([Domain { space: 0, peak: "4*k".into() }, Domain { space: 2, peak: "16".into() }]);
-    meta.kernels = vec![Kernel { name: "count_above".into(), kind: "catalog".into(), id: Some(0) }];
+    meta.kernels = vec![Kernel { name: "count_above".into(), kind: "catalog".into(), id: Some(0), gpu: None }];
     let m = model_with(meta.clone(), data_dependent, services(), &ConstantsFrom::default());
     for d in devices() {
         let s = session(&m, &d);

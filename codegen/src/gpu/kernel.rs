@@ -1,0 +1,795 @@
+//! A loop nest becomes a GPU kernel: `void name(buffers…, i64 parameters…, i64 points)`.
+//!
+//! Threads share out a linear space, outer points or the inner points of one: each takes `width` neighbors at once as long as
+//! addresses are multiples of the wide access, which is tested once when the kernel starts, and single ones for the rest. Reductions
+//! are kept per thread, then combined between lanes by exchanges and between waves through shared memory, in an order that follows from
+//! extents and architecture alone; every thread ends with the result.
+
+use crate::emit::{Em, I};
+use crate::gpu::schedule::{self, Plan, WIDEST};
+use crate::gpu::vector;
+use crate::gpu::wave::{GLOBAL, Shared, Wave};
+use crate::nest::reduce::{combine, identity, is_arg};
+use crate::nest::terms::{Level, Order, Site};
+use crate::nest::values::{Reduced, Values};
+use crate::scalar::{self, Val, Why};
+use inkwell::attributes::AttributeLoc;
+use inkwell::module::Linkage;
+use inkwell::values::{BasicValue, FunctionValue, PointerValue};
+use inkwell::{AddressSpace, FloatPredicate as FP, IntPredicate as IP};
+use ir::nest::{Access, Axis, BinOp, Combiner, ExprId, Nest, Phase, Reduction, Term};
+use kernels::gpu::launch::MAX_BLOCKS;
+use kernels::gpu::{Arch, Schedule};
+use lower::host::{DimSource, KernelDef};
+use rustc_hash::FxHashMap;
+use tensor::{DType, Diagnostic, DimId, ErrorKind, Result};
+
+/// Words of arguments that every driver takes.
+const MAX_WORDS: usize = 500;
+
+/// Emits a kernel.
+///
+/// # Errors
+/// `Unsupported` with the reason and the node for what cannot be generated.
+pub(crate) fn emit<'c>(
+    e: &Em<'_, 'c>,
+    def: &KernelDef,
+    node: Option<&str>,
+    arch: &'static Arch,
+) -> Result<FunctionValue<'c>> {
+    crate::nest::check(def, node)?;
+    let refuse = |why: String| {
+        let text = format!("kernel {} cannot be generated for {}: {why}", def.name, arch.target());
+        let d = Diagnostic::new(ErrorKind::Unsupported, text);
+        match node {
+            Some(n) => d.node(n),
+            None => d,
+        }
+    };
+    let n_words = def.nest.operands.len() + usize::try_from(def.n_params).unwrap_or(usize::MAX) + 1;
+    if n_words > MAX_WORDS {
+        return Err(refuse(format!("it has {n_words} arguments; at most {MAX_WORDS} can be passed")));
+    }
+    let plan = Plan::of(def);
+    let pointer = e.ctx.ptr_type(AddressSpace::from(GLOBAL));
+    let mut params: Vec<inkwell::types::BasicMetadataTypeEnum<'c>> = vec![pointer.into(); def.nest.operands.len()];
+    params.resize(n_words, e.i64().into());
+    let f = e.m.add_function(&def.name, e.ctx.void_type().fn_type(&params, false), Some(Linkage::External));
+    super::target::mark_kernel(e, f, arch, plan.launch.block);
+    e.attr(f, AttributeLoc::Function, "nounwind");
+    e.string_attr(f, "no-builtins", "");
+    e.at(e.ctx.append_basic_block(f, "entry"));
+    Kernel::new(e, def, f, arch, plan).and_then(|mut k| k.body()).map_err(refuse)?;
+    debug_assert!(f.verify(true), "the emitter made a function that LLVM refuses");
+    Ok(f)
+}
+
+/// A space that threads share out.
+#[derive(Clone, Copy, PartialEq)]
+enum Space {
+    Outer,
+    Inner,
+}
+
+/// Levels: of what is fixed for neighbors taken at once, and of all.
+const FIXED: Level = 1;
+
+struct Kernel<'e, 'a, 'c> {
+    v: Values<'e, 'a, 'c>,
+    w: Wave<'e, 'a, 'c>,
+    def: &'e KernelDef,
+    plan: Plan,
+    points: I<'c>,
+    thread: I<'c>,
+    block: I<'c>,
+    /// Whether wide accesses are aligned; `None` where nothing is wide.
+    aligned: Option<I<'c>>,
+    /// Arrays in shared memory, by reduction: values, and positions for the arg kinds.
+    shared: Vec<Vec<Shared<'c>>>,
+}
+
+impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
+    fn new(e: &'e Em<'a, 'c>, def: &'e KernelDef, f: FunctionValue<'c>, arch: &'static Arch, plan: Plan) -> Why<Self> {
+        let nest = &*def.nest;
+        let param = |i: usize| {
+            let i = u32::try_from(i).unwrap_or(u32::MAX);
+            f.get_nth_param(i).ok_or_else(|| format!("the kernel has no argument {i}"))
+        };
+        let mut bufs = Vec::new();
+        for i in 0..nest.operands.len() {
+            let p = param(i)?.into_pointer_value();
+            p.set_name(&format!("buf{i}"));
+            bufs.push(p);
+        }
+        let mut dims = FxHashMap::default();
+        for (d, source) in &def.dims {
+            let v = match source {
+                DimSource::Const(c) => e.c64(*c),
+                DimSource::Param(i) => {
+                    let v = param(bufs.len() + usize::try_from(*i).unwrap_or(usize::MAX))?.into_int_value();
+                    v.set_name(&d.to_string());
+                    v
+                }
+            };
+            dims.insert(*d, v);
+        }
+        let points = param(usize::try_from(f.count_params()).unwrap_or(0).wrapping_sub(1))?.into_int_value();
+        points.set_name("points");
+        let w = Wave { e, arch };
+        // Within the space that is shared out, the last axis is the innermost loop.
+        let order = match plan.launch.schedule {
+            Schedule::GridStride => {
+                let n = nest.outer.len();
+                let outer = (0..n).map(|i| if i + 1 == n { FIXED + 1 } else { FIXED }).collect();
+                Order { outer, inner: (0..nest.inner.len()).map(|k| FIXED + 2 + k).collect(), reduced: FIXED + 1 }
+            }
+            _ => {
+                let n = nest.inner.len();
+                let inner = (0..n).map(|k| FIXED + 1 + usize::from(k + 1 == n)).collect();
+                Order { outer: vec![FIXED; nest.outer.len()], inner, reduced: FIXED }
+            }
+        };
+        let v = Values::new(e, nest, dims, bufs, order);
+        let (thread, block) = (w.thread(), e.zext(w.block(), e.i64()));
+        let mut k = Kernel { v, w, def, plan, points, thread, block, aligned: None, shared: Vec::new() };
+        k.aligned = k.alignment()?;
+        k.shared = k.arrays();
+        Ok(k)
+    }
+
+    fn e(&self) -> &'e Em<'a, 'c> {
+        self.v.e
+    }
+    fn nest(&self) -> &'e Nest {
+        self.v.nest
+    }
+    fn width(&self) -> u32 {
+        self.plan.width
+    }
+    fn axes(&self, s: Space) -> &'e [DimId] {
+        match s {
+            Space::Outer => &self.nest().outer,
+            Space::Inner => &self.nest().inner,
+        }
+    }
+    fn count(&self, axes: &[DimId]) -> Why<I<'c>> {
+        let mut n = self.e().c64(1);
+        for d in axes {
+            n = self.v.times(n, self.v.dim(*d)?);
+        }
+        Ok(n)
+    }
+
+    /// The accesses that move several elements.
+    fn wide(&self) -> Vec<&'e Access> {
+        let nest = self.nest();
+        let loads = self.plan.loads.iter().filter_map(|x| crate::nest::terms::load(nest.get(*x)));
+        let stores = self.plan.stores.iter().filter_map(|(p, i)| match &nest.phases[*p] {
+            Phase::Store { stores, .. } => Some(&stores[*i].0),
+            Phase::Reduce(_) => None,
+        });
+        loads.chain(stores).collect()
+    }
+
+    /// Whether every wide access is aligned at every position that is a multiple of the width: a bit of the base address, of an offset
+    /// or of a step along another axis would show.
+    fn alignment(&self) -> Why<Option<I<'c>>> {
+        if self.width() < 2 {
+            return Ok(None);
+        }
+        let e = self.e();
+        let nest = self.nest();
+        let (axes, along) = if schedule::is_flat(nest) {
+            (&nest.outer, Axis::Outer(u16::try_from(nest.outer.len() - 1).unwrap_or(0)))
+        } else {
+            (&nest.inner, Axis::Inner(u16::try_from(nest.inner.len() - 1).unwrap_or(0)))
+        };
+        let mut bad = e.c64(0);
+        for a in self.wide() {
+            let operand = &nest.operands[usize::from(a.operand)];
+            let size = i64::try_from(operand.dtype.size().unwrap_or(1)).unwrap_or(1);
+            let address = e.from_ptr(self.v.buffer(a.operand));
+            let mut bits = address;
+            for (c, s) in a.coords.iter().zip(&operand.strides) {
+                let step = self.v.times(self.v.dim(*s)?, e.c64(size));
+                bits = e.or(bits, self.v.times(self.v.dim(c.offset)?, step));
+                for (t, k) in &c.terms {
+                    if *t != Term::Axis(along) {
+                        bits = e.or(bits, self.v.times(self.v.dim(*k)?, step));
+                    }
+                }
+            }
+            let mask = (size * i64::from(self.width())).min(WIDEST) - 1;
+            bad = e.or(bad, e.and(bits, e.c64(mask)));
+        }
+        // A run of neighbors stays within a row.
+        if let [_, .., row] = axes.as_slice() {
+            bad = e.or(bad, e.and(self.v.dim(*row)?, e.c64(i64::from(self.width()) - 1)));
+        }
+        Ok(Some(e.icmp(IP::EQ, bad, e.c64(0))))
+    }
+
+    fn arrays(&self) -> Vec<Vec<Shared<'c>>> {
+        let n = match self.plan.launch.schedule {
+            Schedule::BlockPerPoint => self.plan.launch.block / self.w.arch.wave,
+            Schedule::BlockPerColumns => self.plan.launch.block,
+            _ => return vec![],
+        };
+        let mut out = Vec::new();
+        for p in &self.nest().phases {
+            let Phase::Reduce(rs) = p else { continue };
+            for r in rs {
+                let name = |what: &str| format!("{}_{what}{}", self.def.name, out.len());
+                let mut arrays = vec![self.w.shared(&name("value"), self.nest().expr_dtype(r.value), n)];
+                if is_arg(r.combiner) {
+                    arrays.push(self.w.shared(&name("at"), DType::I64, n));
+                }
+                out.push(arrays);
+            }
+        }
+        out
+    }
+
+    fn body(&mut self) -> Why<()> {
+        let e = self.e();
+        let wide_thread = e.zext(self.thread, e.i64());
+        let per_block = i64::from(self.plan.launch.points_per_block(self.w.arch.wave));
+        let stride = e.c64(per_block * i64::from(MAX_BLOCKS));
+        let start = e.mul(self.block, e.c64(per_block));
+        let points = self.points;
+        match self.plan.launch.schedule {
+            Schedule::GridStride if schedule::is_flat(self.nest()) => self.flat(wide_thread)?,
+            Schedule::GridStride => {
+                self.looped(e.add(start, wide_thread), points, stride, vec![], &mut |k, p, _| {
+                    k.point(p)?;
+                    k.sequential()?;
+                    Ok(vec![])
+                })?;
+            }
+            Schedule::BlockPerPoint => {
+                let threads = i64::from(self.plan.launch.block);
+                self.looped(start, points, stride, vec![], &mut |k, p, _| {
+                    k.point(p)?;
+                    k.shared_point(wide_thread, threads, None)?;
+                    Ok(vec![])
+                })?;
+            }
+            Schedule::WavePerPoint => {
+                let wave = self.w.arch.wave;
+                let lane = e.zext(self.w.lane(self.thread), e.i64());
+                let own = e.lshr(wide_thread, e.c64(i64::from(wave.trailing_zeros())));
+                self.looped(e.add(start, own), points, stride, vec![], &mut |k, p, _| {
+                    k.point(p)?;
+                    k.shared_point(lane, i64::from(wave), None)?;
+                    Ok(vec![])
+                })?;
+            }
+            Schedule::BlockPerColumns => {
+                let columns = i64::from(self.plan.launch.vector);
+                let (column, part) = (e.urem_raw(wide_thread, e.c64(columns)), e.udiv_raw(wide_thread, e.c64(columns)));
+                let parts = i64::from(self.plan.launch.block) / columns;
+                self.looped(start, points, stride, vec![], &mut |k, first, _| {
+                    // Threads past the end work on the last point and store nothing: all take part in the exchange.
+                    let p = e.add(first, column);
+                    let inside = e.icmp(IP::SLT, p, points);
+                    k.point(e.isel(inside, p, e.sub(points, e.c64(1))))?;
+                    k.shared_point(part, parts, Some(inside))?;
+                    Ok(vec![])
+                })?;
+            }
+        }
+        e.ret_void();
+        Ok(())
+    }
+
+    /// Sets the indices of the outer axes.
+    fn point(&mut self, p: I<'c>) -> Why<()> {
+        let idx = self.decode(p, Space::Outer, self.points)?;
+        self.v.outer = idx.into_iter().map(Some).collect();
+        Ok(())
+    }
+
+    /// Indices for a linear position, the last axis varying fastest. Divisions are of 32 bits where the number of positions allows.
+    fn decode(&self, p: I<'c>, space: Space, total: I<'c>) -> Why<Vec<I<'c>>> {
+        let e = self.e();
+        let axes = self.axes(space);
+        let [first, rest @ ..] = axes else { return Ok(vec![]) };
+        if rest.is_empty() {
+            return Ok(vec![p]);
+        }
+        let narrow = |k: &Self| -> Why<Vec<I<'c>>> {
+            let mut q = e.trunc(p, e.i32());
+            let mut idx = Vec::new();
+            for d in rest.iter().rev() {
+                let n = e.trunc(k.v.dim(*d)?, e.i32());
+                idx.push(e.zext(e.urem_raw(q, n), e.i64()));
+                q = e.udiv_raw(q, n);
+            }
+            idx.push(e.zext(q, e.i64()));
+            idx.reverse();
+            Ok(idx)
+        };
+        let limit = i64::from(i32::MAX);
+        match schedule::product(self.def, axes) {
+            Some(n) if n <= limit => return narrow(self),
+            Some(_) => return self.v.decode(p, axes),
+            None => {}
+        }
+        let _ = first;
+        let (small, large, join) = (e.block("small"), e.block("large"), e.block("decoded"));
+        e.cond_br(e.icmp(IP::SLE, total, e.c64(limit)), small, large);
+        e.at(small);
+        let a = narrow(self)?;
+        let from_small = e.here();
+        e.br(join);
+        e.at(large);
+        let b = self.v.decode(p, axes)?;
+        let from_large = e.here();
+        e.br(join);
+        e.at(join);
+        let merged = a.iter().zip(&b).map(|(x, y)| {
+            let phi = e.phi(e.i64(), "");
+            phi.add_incoming(&[(x as &dyn BasicValue<'c>, from_small), (y as &dyn BasicValue<'c>, from_large)]);
+            phi.as_basic_value().into_int_value()
+        });
+        Ok(merged.collect())
+    }
+
+    /// Flat nests: threads share out the outer points.
+    fn flat(&mut self, thread: I<'c>) -> Why<()> {
+        let e = self.e();
+        let mut stores = Vec::new();
+        for (p, phase) in self.nest().phases.iter().enumerate() {
+            if let Phase::Store { stores: list, .. } = phase {
+                stores.extend(list.iter().enumerate().map(|(i, s)| ((p, i), s)));
+            }
+        }
+        let threads = i64::from(MAX_BLOCKS) * i64::from(self.plan.launch.block);
+        let at = e.add(e.mul(self.block, e.c64(i64::from(self.plan.launch.block))), thread);
+        self.v.begin_phase(stores.iter().map(|s| s.1.1).collect(), stores.iter().map(|s| &s.1.0));
+        let points = self.points;
+        // No block is launched without points, but the last one has threads without.
+        self.guarded(e.icmp(IP::SLT, at, points), vec![], &mut |k| {
+            k.v.hoist(0)?;
+            k.strip(Space::Outer, points, at, threads, vec![], &mut |k, p, width, _| {
+                k.store_lanes(Space::Outer, p, width, &stores, points)?;
+                Ok(vec![])
+            })
+        })?;
+        Ok(())
+    }
+
+    /// All phases of the current point in one thread.
+    fn sequential(&mut self) -> Why<()> {
+        let nest = self.nest();
+        let some = self.some_inner()?;
+        let mut n_reduced = 0;
+        for phase in &nest.phases {
+            match phase {
+                Phase::Reduce(rs) => {
+                    self.v.begin_phase(rs.iter().map(|r| r.value).collect(), std::iter::empty());
+                    let start = self.start(rs)?;
+                    let acc = self.guarded(some, start.clone(), &mut |k| {
+                        k.inner_loops(0, start.clone(), &mut |k, acc| k.accumulate(rs, acc))
+                    })?;
+                    self.keep(rs, &acc, &mut n_reduced);
+                }
+                Phase::Store { over_inner, stores } => {
+                    let list: Vec<_> = stores.iter().collect();
+                    self.v.begin_phase(stores.iter().map(|s| s.1).collect(), stores.iter().map(|s| &s.0));
+                    if *over_inner {
+                        self.guarded(some, vec![], &mut |k| {
+                            k.inner_loops(0, vec![], &mut |k, _| {
+                                k.v.store_all(&list)?;
+                                Ok(vec![])
+                            })
+                        })?;
+                    } else {
+                        self.v.hoist(FIXED + 1)?;
+                        self.v.store_all(&list)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+    fn inner_loops(
+        &mut self,
+        k: usize,
+        carried: Vec<Val<'c>>,
+        body: &mut dyn FnMut(&mut Self, &[Val<'c>]) -> Why<Vec<Val<'c>>>,
+    ) -> Why<Vec<Val<'c>>> {
+        self.v.hoist(FIXED + 1 + k)?;
+        let Some(d) = self.nest().inner.get(k) else { return body(self, &carried) };
+        let e = self.e();
+        let n = self.v.dim(*d)?;
+        self.looped(e.c64(0), n, e.c64(1), carried, &mut |g, i, acc| {
+            g.v.inner[k] = Some(i);
+            g.inner_loops(k + 1, acc.to_vec(), body)
+        })
+    }
+
+    /// All phases of the current point, its inner space shared out between `threads` threads. Stores only where `inside` holds.
+    fn shared_point(&mut self, thread: I<'c>, threads: i64, inside: Option<I<'c>>) -> Why<()> {
+        let e = self.e();
+        let nest = self.nest();
+        let n = self.count(&nest.inner)?;
+        let some = self.some_inner()?;
+        let has_block = self.plan.launch.schedule != Schedule::WavePerPoint;
+        let mut n_reduced = 0;
+        let mut after_store = false;
+        for (p, phase) in nest.phases.iter().enumerate() {
+            if after_store && has_block {
+                self.w.barrier()?;
+            }
+            after_store = matches!(phase, Phase::Store { .. });
+            match phase {
+                Phase::Reduce(rs) => {
+                    self.v.begin_phase(rs.iter().map(|r| r.value).collect(), std::iter::empty());
+                    let start = self.start(rs)?;
+                    let own = self.guarded(some, start.clone(), &mut |k| {
+                        k.v.hoist(FIXED)?;
+                        k.strip_reduce(rs, n, thread, threads, &start)
+                    })?;
+                    let all = self.exchange(rs, own, n_reduced, thread, threads)?;
+                    self.keep(rs, &all, &mut n_reduced);
+                }
+                Phase::Store { over_inner: true, stores } => {
+                    let list: Vec<_> = stores.iter().enumerate().map(|(i, s)| ((p, i), s)).collect();
+                    self.v.begin_phase(stores.iter().map(|s| s.1).collect(), stores.iter().map(|s| &s.0));
+                    let go = inside.map_or(some, |i| e.and(i, some));
+                    self.guarded(go, vec![], &mut |k| {
+                        k.v.hoist(FIXED)?;
+                        k.strip(Space::Inner, n, thread, threads, vec![], &mut |k, q, width, _| {
+                            k.store_lanes(Space::Inner, q, width, &list, n)?;
+                            Ok(vec![])
+                        })
+                    })?;
+                }
+                Phase::Store { stores, .. } => {
+                    let list: Vec<_> = stores.iter().collect();
+                    self.v.begin_phase(stores.iter().map(|s| s.1).collect(), stores.iter().map(|s| &s.0));
+                    let first = e.icmp(IP::EQ, thread, e.c64(0));
+                    let go = inside.map_or(first, |i| e.and(i, first));
+                    self.guarded(go, vec![], &mut |k| {
+                        k.v.hoist(FIXED)?;
+                        k.v.store_all(&list)?;
+                        Ok(vec![])
+                    })?;
+                }
+            }
+        }
+        // The next point uses the same shared memory.
+        if has_block { self.w.barrier() } else { Ok(()) }
+    }
+
+    fn start(&self, rs: &[Reduction]) -> Why<Vec<Val<'c>>> {
+        let mut out = Vec::new();
+        for r in rs {
+            out.extend(identity(self.e(), r.combiner, self.nest().expr_dtype(r.value))?);
+        }
+        Ok(out)
+    }
+    /// One more element, at the current point, of each reduction.
+    fn accumulate(&self, rs: &[Reduction], acc: &[Val<'c>]) -> Why<Vec<Val<'c>>> {
+        let mut out = Vec::new();
+        let mut at = 0;
+        for r in rs {
+            let n = 1 + usize::from(is_arg(r.combiner));
+            let v = self.v.value(r.value)?;
+            let d = self.nest().expr_dtype(r.value);
+            out.extend(combine(self.e(), r.combiner, d, true, &acc[at..at + n], v, || self.v.position())?);
+            at += n;
+        }
+        Ok(out)
+    }
+    /// Two partial results of each reduction.
+    fn merge(&self, rs: &[Reduction], a: &[Val<'c>], b: &[Val<'c>]) -> Why<Vec<Val<'c>>> {
+        let e = self.e();
+        let mut out = Vec::new();
+        let mut at = 0;
+        for r in rs {
+            let d = self.nest().expr_dtype(r.value);
+            if !is_arg(r.combiner) {
+                let no_position = || Err("a plain reduction has no position".to_string());
+                out.extend(combine(e, r.combiner, d, true, &a[at..=at], b[at], no_position)?);
+                at += 1;
+                continue;
+            }
+            // Of equals the first position, of NaNs too: the order of merging does not matter.
+            let op = if r.combiner == Combiner::ArgMax { BinOp::Gt } else { BinOp::Lt };
+            let (x, y) = (a[at], b[at]);
+            let (i, j) = (a[at + 1].into_int_value(), b[at + 1].into_int_value());
+            let mut better = scalar::binary(e, op, y, x, d)?.into_int_value();
+            let mut equal = scalar::binary(e, BinOp::Eq, x, y, d)?.into_int_value();
+            if d.is_float() {
+                let (x, y) = (x.into_float_value(), y.into_float_value());
+                better = e.or(better, e.and(e.is_nan(y), e.fcmp(FP::ORD, x, x)));
+                equal = e.or(equal, e.and(e.is_nan(x), e.is_nan(y)));
+            }
+            let take = e.or(better, e.and(equal, e.icmp(IP::SLT, j, i)));
+            out.extend([e.sel(take, y, x), e.isel(take, j, i).into()]);
+            at += 2;
+        }
+        Ok(out)
+    }
+    /// Makes the results of a phase readable by the later ones.
+    fn keep(&mut self, rs: &[Reduction], acc: &[Val<'c>], n_reduced: &mut usize) {
+        let mut at = 0;
+        for r in rs {
+            let arg = usize::from(is_arg(r.combiner));
+            self.v.reduced[*n_reduced] = Some(Reduced::Value(acc[at + arg]));
+            at += 1 + arg;
+            *n_reduced += 1;
+        }
+    }
+
+    /// What one thread reduces.
+    fn strip_reduce(
+        &mut self,
+        rs: &[Reduction],
+        n: I<'c>,
+        thread: I<'c>,
+        threads: i64,
+        start: &[Val<'c>],
+    ) -> Why<Vec<Val<'c>>> {
+        let n_acc = start.len();
+        self.strip(Space::Inner, n, thread, threads, start.to_vec(), &mut |k, q, width, acc| {
+            let mut out = vec![];
+            k.lanes(Space::Inner, q, width, n, &mut |k, lane| {
+                out.extend(k.accumulate(rs, &acc[lane * n_acc..(lane + 1) * n_acc])?);
+                Ok(())
+            })?;
+            Ok(out)
+        })
+        .and_then(|acc| self.merge_all(rs, &acc, n_acc))
+    }
+    /// Merges accumulators that lie one after the other.
+    fn merge_all(&self, rs: &[Reduction], acc: &[Val<'c>], n_acc: usize) -> Why<Vec<Val<'c>>> {
+        let mut sets = acc.chunks(n_acc);
+        let mut out = sets.next().unwrap_or(&[]).to_vec();
+        for s in sets {
+            out = self.merge(rs, &out, s)?;
+        }
+        Ok(out)
+    }
+
+    /// Combines the threads' parts; every thread gets the result.
+    fn exchange(
+        &mut self,
+        rs: &[Reduction],
+        own: Vec<Val<'c>>,
+        first: usize,
+        thread: I<'c>,
+        threads: i64,
+    ) -> Why<Vec<Val<'c>>> {
+        let e = self.e();
+        let arrays: Vec<_> = self.shared.iter().skip(first).take(rs.len()).flatten().copied().collect();
+        let read = |k: &Self, at: I<'c>| -> Vec<Val<'c>> { arrays.iter().map(|a| k.w.get(a, at)).collect() };
+        if self.plan.launch.schedule == Schedule::BlockPerColumns {
+            for (a, v) in arrays.iter().zip(&own) {
+                self.w.put(a, self.thread, *v);
+            }
+            self.w.barrier()?;
+            let columns = self.plan.launch.vector;
+            let column = e.urem_raw(self.thread, e.c32(columns));
+            let mut all = read(self, column);
+            for part in 1..u32::try_from(threads).unwrap_or(1) {
+                let next = read(self, e.add(column, e.c32(part * columns)));
+                all = self.merge(rs, &all, &next)?;
+            }
+            return Ok(all);
+        }
+        let wave = self.w.arch.wave;
+        let lane = self.w.lane(self.thread);
+        let mut all = own;
+        let mut mask = wave / 2;
+        while mask > 0 {
+            let other: Vec<_> = all.iter().map(|v| self.w.shuffle_xor(*v, mask, lane)).collect();
+            all = self.merge(rs, &all, &other)?;
+            mask /= 2;
+        }
+        if self.plan.launch.schedule == Schedule::WavePerPoint {
+            return Ok(all);
+        }
+        let _ = thread;
+        let own_wave = e.lshr(self.thread, e.c32(wave.trailing_zeros()));
+        self.guarded(e.icmp(IP::EQ, lane, e.c32(0)), vec![], &mut |k| {
+            for (a, v) in arrays.iter().zip(&all) {
+                k.w.put(a, own_wave, *v);
+            }
+            Ok(vec![])
+        })?;
+        self.w.barrier()?;
+        let mut result = read(self, e.c32(0));
+        for i in 1..self.plan.launch.block / wave {
+            let next = read(self, e.c32(i));
+            result = self.merge(rs, &result, &next)?;
+        }
+        Ok(result)
+    }
+
+    /// Takes the positions `thread, thread + threads, …` of `n`: runs of `width` neighbors while they are aligned, then single ones.
+    /// `body` gets the position, how many neighbors, and a set of accumulators for each; the result are the sets of all.
+    #[allow(clippy::too_many_arguments)]
+    fn strip(
+        &mut self,
+        space: Space,
+        n: I<'c>,
+        thread: I<'c>,
+        threads: i64,
+        acc: Vec<Val<'c>>,
+        body: &mut dyn FnMut(&mut Self, I<'c>, u32, &[Val<'c>]) -> Why<Vec<Val<'c>>>,
+    ) -> Why<Vec<Val<'c>>> {
+        let e = self.e();
+        let Some(aligned) = self.aligned.filter(|_| !self.axes(space).is_empty()) else {
+            return self.looped(thread, n, e.c64(threads), acc, &mut |k, p, acc| body(k, p, 1, acc));
+        };
+        let width = i64::from(self.width());
+        let wide = e.isel(aligned, e.and(n, e.c64(-width)), e.c64(0));
+        let sets = acc.repeat(usize::try_from(width).unwrap_or(1));
+        let from = e.mul(thread, e.c64(width));
+        let w = self.width();
+        let step = e.c64(threads.saturating_mul(width));
+        let sets = self.looped(from, wide, step, sets, &mut |k, p, acc| body(k, p, w, acc))?;
+        let (head, rest) = sets.split_at(acc.len());
+        let from = e.add(wide, thread);
+        let head = self.looped(from, n, e.c64(threads), head.to_vec(), &mut |k, p, acc| body(k, p, 1, acc))?;
+        Ok(head.iter().chain(rest).copied().collect())
+    }
+
+    /// Computes what the phase needs at `width` neighbors from `at` on; `take` is called at each with everything at hand.
+    fn lanes(
+        &mut self,
+        space: Space,
+        at: I<'c>,
+        width: u32,
+        total: I<'c>,
+        take: &mut dyn FnMut(&mut Self, usize) -> Why<()>,
+    ) -> Why<()> {
+        let e = self.e();
+        let idx = self.decode(at, space, total)?;
+        self.set(space, &idx);
+        self.v.hoist(FIXED + usize::from(space == Space::Inner))?;
+        let mut loaded: Vec<(ExprId, Vec<Val<'c>>)> = Vec::new();
+        if width > 1 {
+            let here = self.v.save();
+            for x in self.plan.loads.clone() {
+                let Some(a) = crate::nest::terms::load(self.nest().get(x)).filter(|_| self.v.needs(x)) else {
+                    continue;
+                };
+                let p = self.v.address(Site::Load(x), a, Level::MAX)?;
+                let d = self.nest().operands[usize::from(a.operand)].dtype;
+                let elements = vector::load(e, p, d, width)?;
+                loaded.push((x, elements.into_iter().map(|v| scalar::from_memory(e, v, d)).collect()));
+            }
+            self.v.restore(here);
+        }
+        for lane in 0..usize::try_from(width).unwrap_or(1) {
+            let here = self.v.save();
+            let mut idx = idx.clone();
+            if let Some(last) = idx.last_mut()
+                && lane > 0
+            {
+                *last = e.add(*last, e.c64(i64::try_from(lane).unwrap_or(0)));
+            }
+            self.set(space, &idx);
+            for (x, values) in &loaded {
+                self.v.preset(*x, values[lane]);
+            }
+            self.v.hoist(Level::MAX)?;
+            take(self, lane)?;
+            self.v.restore(here);
+        }
+        self.set(space, &idx);
+        Ok(())
+    }
+    fn set(&mut self, space: Space, idx: &[I<'c>]) {
+        let to = if space == Space::Outer { &mut self.v.outer } else { &mut self.v.inner };
+        *to = idx.iter().copied().map(Some).collect();
+    }
+
+    /// Stores at `width` neighbors from `at` on. All values are computed before the first is stored.
+    fn store_lanes(
+        &mut self,
+        space: Space,
+        at: I<'c>,
+        width: u32,
+        stores: &[((usize, usize), &'e (Access, ExprId))],
+        total: I<'c>,
+    ) -> Why<()> {
+        let e = self.e();
+        let nest = self.nest();
+        let mut out: Vec<Vec<(PointerValue<'c>, Val<'c>)>> = vec![vec![]; stores.len()];
+        self.lanes(space, at, width, total, &mut |k, _| {
+            for (i, (_, (a, x))) in stores.iter().enumerate() {
+                let d = nest.operands[usize::from(a.operand)].dtype;
+                let v = scalar::to_memory(e, k.v.value(*x)?, nest.expr_dtype(*x), d);
+                out[i].push((k.v.address(Site::Store(i), a, Level::MAX)?, v));
+            }
+            Ok(())
+        })?;
+        for ((place, (a, _)), lanes) in stores.iter().zip(&out) {
+            if width > 1 && self.plan.stores.contains(place) {
+                let values: Vec<_> = lanes.iter().map(|l| l.1).collect();
+                vector::store(e, lanes[0].0, nest.operands[usize::from(a.operand)].dtype, &values);
+            } else {
+                for (p, v) in lanes {
+                    e.store(*p, *v);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there is any inner point; nothing is read in front of the inner loops before that is known.
+    fn some_inner(&self) -> Why<I<'c>> {
+        let e = self.e();
+        let n = &self.nest().inner;
+        let mut some = e.i1().const_int(1, false);
+        for d in n {
+            some = e.and(some, e.icmp(IP::SGT, self.v.dim(*d)?, e.c64(0)));
+        }
+        Ok(some)
+    }
+
+    /// Runs `body` where `cond` holds; else the results are `start`.
+    fn guarded(
+        &mut self,
+        cond: I<'c>,
+        start: Vec<Val<'c>>,
+        body: &mut dyn FnMut(&mut Self) -> Why<Vec<Val<'c>>>,
+    ) -> Why<Vec<Val<'c>>> {
+        let e = self.e();
+        let (from, inside, after) = (e.here(), e.block("some"), e.block("after"));
+        e.cond_br(cond, inside, after);
+        e.at(inside);
+        let here = self.v.save();
+        let out = body(self)?;
+        self.v.restore(here);
+        let end = e.here();
+        e.br(after);
+        e.at(after);
+        let merged = start.iter().zip(&out).map(|(s, o)| {
+            let phi = e.phi(s.get_type(), "");
+            phi.add_incoming(&[(s as &dyn BasicValue<'c>, from), (o as &dyn BasicValue<'c>, end)]);
+            phi.as_basic_value()
+        });
+        Ok(merged.collect())
+    }
+
+    /// A loop `from, from + step, …` below `to`, which may be empty, with carried values.
+    fn looped(
+        &mut self,
+        from: I<'c>,
+        to: I<'c>,
+        step: I<'c>,
+        carried: Vec<Val<'c>>,
+        body: &mut dyn FnMut(&mut Self, I<'c>, &[Val<'c>]) -> Why<Vec<Val<'c>>>,
+    ) -> Why<Vec<Val<'c>>> {
+        let e = self.e();
+        let (pre, head, after) = (e.here(), e.block("loop"), e.block("done"));
+        e.cond_br(e.icmp(IP::SLT, from, to), head, after);
+        e.at(head);
+        let i = e.phi(e.i64(), "i");
+        let phis: Vec<_> = carried.iter().map(|v| e.phi(v.get_type(), "acc")).collect();
+        let iv = i.as_basic_value().into_int_value();
+        let acc: Vec<_> = phis.iter().map(|p| p.as_basic_value()).collect();
+        let here = self.v.save();
+        let out = body(self, iv, &acc)?;
+        self.v.restore(here);
+        let next = e.nsw_add(iv, step);
+        let back = e.here();
+        e.cond_br(e.icmp(IP::SLT, next, to), head, after);
+        i.add_incoming(&[(&from, pre), (&next, back)]);
+        e.at(after);
+        let mut results = Vec::new();
+        for ((p, start), end) in phis.iter().zip(&carried).zip(&out) {
+            p.add_incoming(&[(start as &dyn BasicValue<'c>, pre), (end as &dyn BasicValue<'c>, back)]);
+            let result = e.phi(start.get_type(), "");
+            result.add_incoming(&[(start as &dyn BasicValue<'c>, pre), (end as &dyn BasicValue<'c>, back)]);
+            results.push(result.as_basic_value());
+        }
+        Ok(results)
+    }
+}
