@@ -30,6 +30,7 @@ pub(crate) fn constants<W: Write>(m: &Module<Hip>, p: &HostProgram, how: Constan
     for (i, used) in p.constants.iter().enumerate() {
         let c: &Const = &m.consts[used.konst];
         let line = match &c.data {
+            ConstData::Seeded(s) => artifact::seeded(&c.name, c.dtype, &c.shape, s)?,
             ConstData::Splat(e) => artifact::splat(&c.name, c.dtype, &c.shape, e)?,
             ConstData::File { file, offset, .. } if how == Constants::Reference => {
                 artifact::external(&c.name, c.dtype, &c.shape, &file.path.to_string_lossy(), *offset)?

@@ -88,6 +88,15 @@ pub fn external(name: &str, dtype: DType, shape: &[usize], path: &str, offset: u
     Ok(Constant { source: Some(Source::External(range)), ..line(name, dtype, shape)? })
 }
 
+/// The line of a constant whose elements are made at load.
+///
+/// # Errors
+/// `Limit` when its size overflows.
+pub fn seeded(name: &str, dtype: DType, shape: &[usize], s: &tensor::Seeded) -> Result<Constant> {
+    let elements = crate::metadata::SeededElements { seed: s.seed, middle: s.middle, spread: s.spread };
+    Ok(Constant { source: Some(Source::Seeded(elements)), ..line(name, dtype, shape)? })
+}
+
 /// The line of a constant whose elements are all the same; `element` are its bytes, for packed types one byte with the element in its
 /// low bits.
 ///

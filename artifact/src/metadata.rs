@@ -189,7 +189,7 @@ pub struct Constant {
     #[serde(with = "hex_bytes")]
     pub hash: Vec<u8>,
     /// Where they are.
-    #[prost(oneof = "Source", tags = "10, 11, 12")]
+    #[prost(oneof = "Source", tags = "10, 11, 12, 13")]
     pub source: Option<Source>,
 }
 
@@ -217,6 +217,31 @@ pub enum Source {
     #[prost(bytes, tag = "12")]
     #[serde(with = "hex_bytes")]
     Splat(Vec<u8>),
+    /// Pseudo-random elements, made at load.
+    #[prost(message, tag = "13")]
+    Seeded(SeededElements),
+}
+
+/// The parameters of [`tensor::Seeded`].
+#[derive(Clone, Copy, PartialEq, Message, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SeededElements {
+    /// The stream.
+    #[prost(uint64, tag = "1")]
+    pub seed: u64,
+    /// Mean.
+    #[prost(float, tag = "2")]
+    pub middle: f32,
+    /// Half the width.
+    #[prost(float, tag = "3")]
+    pub spread: f32,
+}
+
+impl SeededElements {
+    /// What makes the elements.
+    pub fn seeded(&self) -> tensor::Seeded {
+        tensor::Seeded { seed: self.seed, middle: self.middle, spread: self.spread }
+    }
 }
 
 /// A range of a file beside the model.
@@ -454,6 +479,10 @@ impl Metadata {
                 }
                 Ok(())
             }
+            Some(Source::Seeded(_)) => match tensor::Seeded::makes(dtype) {
+                true => Ok(()),
+                false => Err(malformed(format!("a seeded constant of {dtype}"))),
+            },
             Some(Source::Splat(element)) => {
                 if element.len() != dtype.size().unwrap_or(1) {
                     return Err(malformed(format!("a splat of {dtype} with an element of {} bytes", element.len())));

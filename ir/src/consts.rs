@@ -4,7 +4,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use tensor::{DType, Diagnostic, ErrorKind, Result, Tensor};
+use tensor::{DType, Diagnostic, ErrorKind, Result, Seeded, Tensor};
 
 tensor::entity! {
     /// A constant of a module.
@@ -32,6 +32,8 @@ pub enum ConstData {
     Bytes(Bytes),
     /// One element repeated; the bytes of the element (one byte for packed types, in the low bits).
     Splat(SmallVec<[u8; 8]>),
+    /// Pseudo-random elements, made when read.
+    Seeded(Seeded),
     /// A range of an external file, mapped when first read.
     File {
         /// The file.
@@ -87,7 +89,7 @@ impl Const {
     pub fn size_bytes(&self) -> usize {
         self.dtype.size_bytes(self.n_elems()).unwrap_or(0)
     }
-    /// The elements as a tensor. Splats are materialised; mapped data is shared.
+    /// The elements as a tensor. Splats and seeded ones are materialised; mapped data is shared.
     ///
     /// # Errors
     /// `Io` when an external file is missing or too short, `Malformed` when lengths do not fit.
@@ -104,6 +106,11 @@ impl Const {
                         vec![full; self.size_bytes()]
                     }
                 };
+                Tensor::new(self.dtype, &self.shape, bytes.into()).map_err(named)
+            }
+            ConstData::Seeded(s) => {
+                let mut bytes = vec![0; self.size_bytes()];
+                s.fill(self.dtype, &mut bytes).map_err(named)?;
                 Tensor::new(self.dtype, &self.shape, bytes.into()).map_err(named)
             }
             ConstData::File { file, offset, len } => {

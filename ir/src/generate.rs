@@ -4,9 +4,11 @@
 
 mod dag;
 mod decoder;
+mod networks;
 
 pub use dag::{chain, dag};
 pub use decoder::decoder;
+pub use networks::{encoder, resnet50};
 
 use crate::attrs::{Attr, Attrs};
 use crate::consts::{Const, ConstData};
@@ -23,7 +25,7 @@ pub const MOST: usize = 1_000_000;
 pub const WEIGHTS: usize = 32;
 
 /// What [`from_spec`] understands.
-pub const SPECS: &str = "dag:NODES, dag:NODES:SEED, chain:NODES, decoder:LAYERS";
+pub const SPECS: &str = "dag:NODES, dag:NODES:SEED, chain:NODES, decoder:LAYERS, encoder:LAYERS, resnet50:BITS with BITS 16 or 32";
 
 /// The model that a text asks for, one of [`SPECS`].
 ///
@@ -44,6 +46,9 @@ pub fn from_spec(text: &str, registry: &Arc<Registry>) -> Result<Module<Onnx>> {
         ("dag", 2) => Ok(dag(registry, size, numbers[1])),
         ("chain", 1) => Ok(chain(registry, size)),
         ("decoder", 1) => Ok(decoder(registry.clone(), size)),
+        ("encoder", 1) => Ok(encoder(registry.clone(), size)),
+        ("resnet50", 1) if size == 16 => Ok(resnet50(registry.clone(), DType::F16)),
+        ("resnet50", 1) if size == 32 => Ok(resnet50(registry.clone(), DType::F32)),
         _ => Err(wrong()),
     }
 }
@@ -149,6 +154,13 @@ impl Builder {
         self.weights.entry(shape.to_vec()).or_default().push(v);
         v
     }
+    /// A weight that takes no memory until it is used: uniform in `middle ± spread`, each one different.
+    pub fn seeded(&mut self, dtype: DType, shape: &[usize], middle: f32, spread: f32) -> Value {
+        self.drawn += 1;
+        let seed = self.drawn as u64;
+        let data = ConstData::Seeded(tensor::Seeded { seed, middle, spread });
+        self.constant(Const { dtype, shape: SmallVec::from_slice(shape), data, name: format!("w{seed}") })
+    }
     fn constant(&mut self, c: Const) -> Value {
         let dims: Vec<_> =
             c.shape.iter().map(|&d| self.module.dims.constant(i64::try_from(d).unwrap_or(i64::MAX))).collect();
@@ -207,9 +219,11 @@ mod tests {
         check("dag:300", 290, 310);
         check("chain:50", 50, 50);
         check("decoder:2", 60, 120);
+        check("encoder:2", 60, 70);
+        check("resnet50:16", 120, 130);
         let (a, b) = (check("dag:100:1", 90, 110), check("dag:100:2", 90, 110));
         assert_ne!(crate::text::print_onnx(&a), crate::text::print_onnx(&b));
-        for wrong in ["", "dag", "dag:0", "dag:9999999", "dag:x", "tree:5", "chain:5:5", "decoder:-1"] {
+        for wrong in ["", "dag", "dag:0", "dag:9999999", "dag:x", "tree:5", "chain:5:5", "decoder:-1", "resnet50:8"] {
             let e = from_spec(wrong, &Registry::builtin()).unwrap_err();
             assert!(e.to_string().contains("decoder:LAYERS"), "{e}");
         }

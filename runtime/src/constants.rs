@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::SystemTime;
-use tensor::{Diagnostic, ErrorKind, Result};
+use tensor::{DType, Diagnostic, ErrorKind, Result, Seeded};
 
 /// Where a model's constants come from.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +32,8 @@ enum Key {
     Content(Vec<u8>, u64),
     /// One element and the number of bytes.
     Splat(Vec<u8>, u64),
+    /// Parameters as bits, element type and the number of bytes.
+    Seeded([u64; 3], i32, u64),
     /// A range of a file as it was when it was first seen.
     File { path: PathBuf, changed: Option<SystemTime>, len: u64, offset: u64, bytes: u64 },
     /// Bytes of the caller, by address.
@@ -43,6 +45,7 @@ enum Key {
 enum Lazy {
     Bytes(Bytes),
     Splat(Vec<u8>, u64),
+    Seeded(Seeded, DType, u64),
     File(Arc<MappedFile>, u64, u64),
 }
 
@@ -77,6 +80,11 @@ impl Entry {
         let bytes = match &self.lazy {
             Lazy::Bytes(b) => b.clone(),
             Lazy::Splat(element, len) => return splat(element, *len),
+            Lazy::Seeded(s, dtype, len) => {
+                let mut out = HostBytes::zeroed(length(*len)?)?;
+                s.fill(*dtype, out.as_mut())?;
+                return Ok(Bytes::from_owner(out));
+            }
             Lazy::File(file, offset, len) => {
                 let all = file.bytes()?;
                 slice(&all, *offset, *len).ok_or_else(|| {
@@ -123,9 +131,12 @@ fn slice(all: &Bytes, offset: u64, len: u64) -> Option<Bytes> {
     (end <= all.len()).then(|| all.slice(start..end))
 }
 
+fn length(len: u64) -> Result<usize> {
+    usize::try_from(len).map_err(|_| Diagnostic::new(ErrorKind::Limit, format!("a constant of {len} bytes")))
+}
+
 fn splat(element: &[u8], len: u64) -> Result<Bytes> {
-    let n = usize::try_from(len).map_err(|_| Diagnostic::new(ErrorKind::Limit, format!("a splat of {len} bytes")))?;
-    let mut out = HostBytes::zeroed(n)?;
+    let mut out = HostBytes::zeroed(length(len)?)?;
     if !element.is_empty() && element.iter().any(|&b| b != 0) {
         for chunk in out.as_mut().chunks_mut(element.len()) {
             let part = element.get(..chunk.len()).unwrap_or_default();
@@ -216,6 +227,11 @@ impl ConstantStore {
             }
             Source::Splat(element) => {
                 Ok(self.insert(Key::Splat(element.clone(), c.bytes), c, Lazy::Splat(element.clone(), c.bytes)))
+            }
+            Source::Seeded(s) => {
+                let bits = [s.seed, u64::from(s.middle.to_bits()), u64::from(s.spread.to_bits())];
+                let lazy = Lazy::Seeded(s.seeded(), c.dtype()?, c.bytes);
+                Ok(self.insert(Key::Seeded(bits, c.dtype, c.bytes), c, lazy))
             }
             Source::External(range) => {
                 let path = folder.map_or_else(|| PathBuf::from(&range.path), |f| f.join(&range.path));

@@ -25,9 +25,11 @@ pub mod map;
 pub mod npy;
 pub mod onnx_pb;
 pub mod pb;
+mod seeded;
 
 pub use diagnostic::{Diagnostic, ErrorKind, Result};
 pub use dims::{DimId, DimPool, SymId};
 pub use dtype::DType;
 pub use entity::{Entity, PrimaryMap, SecondaryMap};
 pub use host::{Tensor, View, Writer};
+pub use seeded::Seeded;

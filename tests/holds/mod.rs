@@ -1,6 +1,7 @@
 //! One module per promise.
 
 mod bitcode;
+mod constants;
 mod determinism;
 mod errors;
 mod growth;

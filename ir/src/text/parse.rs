@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use tensor::{DType, Diagnostic, Entity, ErrorKind, PrimaryMap, Result, Tensor, dims, pb};
+use tensor::{DType, Diagnostic, Entity, ErrorKind, PrimaryMap, Result, Seeded, Tensor, dims, pb};
 
 /// How deep regions may nest.
 const MAX_DEPTH: usize = 32;
@@ -233,10 +233,23 @@ fn constant(c: &mut Cursor, base: &Path, files: &mut FxHashMap<String, Arc<Exter
         c.expect(")")?;
         let file = files.entry(path.clone()).or_insert_with(|| Arc::new(ExternalFile::new(base.join(&path))));
         ConstData::File { file: file.clone(), offset, len }
+    } else if c.eat("seeded") {
+        if !Seeded::makes(dtype) {
+            return Err(c.error(at, format!("a seeded constant is f32, f16 or bf16, not {dtype}")));
+        }
+        c.expect("(")?;
+        let seed = c.number::<u64>("a seed")?;
+        let number = |c: &mut Cursor| {
+            c.expect(",")?;
+            c.number::<f32>("a number")
+        };
+        let (middle, spread) = (number(c)?, number(c)?);
+        c.expect(")")?;
+        ConstData::Seeded(Seeded { seed, middle, spread })
     } else if c.eat("digest") {
         ConstData::Digest(c.string()?.into())
     } else {
-        return Err(c.expected("\"[\", \"splat\", \"bits\", \"file\" or \"digest\""));
+        return Err(c.expected("\"[\", \"splat\", \"bits\", \"file\", \"seeded\" or \"digest\""));
     };
     Ok(Const { dtype, shape: shape.into(), data, name })
 }

@@ -85,6 +85,7 @@ fn data(c: &Const, options: &mut PrintOptions) -> String {
                 None => format!("splat bits \"{}\"", hex(one.read().ok().as_ref().map_or(&[], |t| t.bytes()))),
             };
         }
+        ConstData::Seeded(s) => return format!("seeded({}, {:?}, {:?})", s.seed, s.middle, s.spread),
         ConstData::Digest(d) => return format!("digest {d:?}"),
         _ => {}
     }

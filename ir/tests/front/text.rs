@@ -103,6 +103,7 @@ const @c7 "big" : u8[100] = digest "abc"
 const @c8 : u64[] = [18446744073709551615]
 const @c9 : f64[8] = file("w.bin", 64, 64)
 const @c10 : f32[1000000000000] = splat bits "010080ff"
+const @c11 : bf16[3, 4] = seeded(7, 0.0, 0.125)
 
 graph(%v0 "x" : f32[b, 2*n - 1], %v1 : seq<i64[*]>, %v2 : opt<map<str, f32[2]>>, %v9 : f32[*]) {
   %v4 = test:Mixed-1 %v0, _, %v9, @c3 {i = -1} : f32["odd name"*k]  ; "; odd\norigin"
