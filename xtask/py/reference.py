@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Write test data for one model: inputs of several shapes and onnxruntime's outputs, as test_data_set_<i>/{input,output}_<j>.pb.
 
-    python reference.py MODEL.onnx SPEC.json OUT_DIR COUNT SEED
+    python reference.py MODEL.onnx SPEC.json OUT_DIR COUNT SEED [small]
 
 SPEC.json is the model's entry of the corpus list: `input` items with name, dtype, shape, dims and fill. Axes whose declared dim
 is a number keep it; the others get sizes around the listed one: 1, primes, batch above 1. Shapes that onnxruntime refuses are
-drawn again. Prints one JSON line: the shapes of each set, or the error.
+drawn again. With `small` the other axes are 1 or 8. Prints one JSON line: the shapes of each set, or the error.
 """
 import json
 import random
@@ -37,8 +37,8 @@ def fill(rule, shape, dtype, rng):
     return {"zeros": np.zeros, "ones": np.ones, "true": np.ones}[words[0]](shape).astype(dtype)
 
 
-def draw(inputs, k, rnd):
-    """Sizes of the symbolic axes of attempt k; equal names get equal sizes. Attempt 0 is the listed shape."""
+def draw(inputs, k, rnd, small):
+    """Sizes of the symbolic axes of attempt k; equal names get equal sizes. Attempt 0 is the listed shape, or the least one."""
     sizes = {}
     shapes = []
     for i, x in enumerate(inputs):
@@ -47,7 +47,9 @@ def draw(inputs, k, rnd):
             fixed = isinstance(dim, int) and dim > 0
             name = dim if isinstance(dim, str) and dim != "?" else f"{i}.{axis}"
             if name not in sizes:
-                if fixed or k == 0:
+                if small and not fixed:
+                    sizes[name] = 1 if axis == 0 else 8
+                elif fixed or k == 0:
                     sizes[name] = base
                 elif axis == 0:
                     sizes[name] = rnd.choice(BATCH)
@@ -63,6 +65,7 @@ def draw(inputs, k, rnd):
 
 def main():
     model_path, spec_path, out, count, seed = sys.argv[1:6]
+    small = sys.argv[6:] == ["small"]
     spec = json.loads(Path(spec_path).read_text())
     rnd, rng = random.Random(int(seed)), np.random.default_rng(int(seed))
     options = ort.SessionOptions()
@@ -75,7 +78,7 @@ def main():
     sets, seen, k, error = [], set(), 0, ""
     want = 1 if static else int(count)
     while len(sets) < want and k < 40 * want:
-        shapes = draw(inputs, k, rnd)
+        shapes = draw(inputs, k, rnd, small)
         k += 1
         if str(shapes) in seen and k < 20 * want:
             continue

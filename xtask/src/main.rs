@@ -7,6 +7,7 @@ mod check;
 mod conformance;
 mod corpus;
 mod demo;
+mod gpu_kit;
 mod kernels;
 mod models;
 mod setup;
@@ -39,6 +40,8 @@ enum Command {
     Conformance(conformance::Args),
     /// Fetch models of the corpus into target/models.
     Models(models::Args),
+    /// Make one archive that checks and measures hip-ep on a machine with a GPU.
+    GpuKit(gpu_kit::Args),
     /// Install what building and testing needs.
     Setup,
 }
@@ -53,6 +56,7 @@ fn main() -> anyhow::Result<()> {
         Command::Corpus(a) => corpus::run(&a),
         Command::Conformance(a) => conformance::run(&a),
         Command::Models(a) => models::run(&a),
+        Command::GpuKit(a) => gpu_kit::run(&a),
         Command::Setup => {
             setup::llvm()?;
             setup::python().map(|_| ())

@@ -1,0 +1,137 @@
+//! One archive that checks and measures hip-ep on a machine with a GPU: a runner without LLVM, models as shared objects with code for
+//! every architecture, inputs and expected outputs, one script. Nothing is needed there but the GPU's driver.
+
+use crate::{models, setup, sh};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Models; none for the pinned subset.
+    names: Vec<String>,
+    /// Targets to compile for, besides `cpu`.
+    #[arg(long, default_value = TARGETS)]
+    targets: String,
+    /// Shapes per model with dynamic dims.
+    #[arg(long, default_value_t = 5)]
+    shapes: u32,
+    /// The archive.
+    #[arg(long, default_value = "target/gpu-kit.tar.xz")]
+    out: PathBuf,
+    /// Leave out the benches.
+    #[arg(long)]
+    no_bench: bool,
+}
+
+const TARGETS: &str =
+    "hip:gfx90a,hip:gfx942,hip:gfx1030,hip:gfx1100,hip:gfx1151,hip:gfx1201,cuda:sm_80,cuda:sm_90";
+/// Largest archive: it must be easy to send.
+const MAX_BYTES: u64 = 60_000_000;
+/// Bits of the fraction that rounded weights keep: of trained models, and of those whose weights are random anyway.
+const BITS: [&str; 2] = ["6", "3"];
+/// Models of `amd-smoke`, at small shapes.
+const SMOKE: &[&str] = &["light-squeezenet", "minilm-l3"];
+
+pub fn run(args: &Args) -> Result<()> {
+    setup::llvm()?;
+    let python = setup::python()?;
+    let bin = sh::tools()?;
+    let kit = sh::target().join("gpu-kit");
+    let _ = std::fs::remove_dir_all(&kit);
+    for d in ["bin", "models", "data", "smoke"] {
+        std::fs::create_dir_all(kit.join(d))?;
+    }
+    runner(&kit.join("bin"))?;
+    let targets = format!("{},cpu", args.targets);
+    let compile = |source: &[&str], name: &str| {
+        let out = kit.join("models").join(format!("{name}.so"));
+        sh::read(Command::new(bin.join("hip-compiler")).args(source).args(["--mode", "native", "--target", &targets, "-o"]).arg(out))
+            .map(|_| eprintln!("compiled {name}"))
+    };
+    for m in models::pick(&args.names)? {
+        let path = models::fetch(&m)?;
+        let rounded = path.with_extension("rounded.onnx");
+        let bits = BITS[usize::from(m.is_light())];
+        sh::read(Command::new(&python).arg("xtask/py/round_weights.py").args([&path, &rounded]).arg(bits))?;
+        compile(&[text(&rounded)?], &m.name)?;
+        expected(&python, &m, &rounded, &kit.join("data").join(&m.name), args.shapes, false)?;
+        if SMOKE.contains(&m.name.as_str()) {
+            expected(&python, &m, &rounded, &kit.join("smoke").join(&m.name), 1, true)?;
+        }
+    }
+    sh::read(Command::new(&python).arg("xtask/py/growth.py").arg(kit.join("data")))?;
+    for name in ["growth", "loop"] {
+        let onnx = kit.join("data").join(format!("{name}.onnx"));
+        compile(&[text(&onnx)?], name)?;
+        std::fs::remove_file(onnx)?;
+    }
+    if !args.no_bench {
+        for file in std::fs::read_dir("xtask/gpu-kit/bench")?.flatten().map(|e| e.path()) {
+            let name = file.file_stem().and_then(|s| s.to_str()).context("a bench without a name")?;
+            compile(&[text(&file)?], name)?;
+        }
+        compile(&["--generate", "encoder:12"], "encoder12")?;
+        compile(&["--generate", "resnet50:16"], "resnet50")?;
+    }
+    for f in ["run", "amd-smoke", "README.txt", "bench.txt"] {
+        std::fs::copy(Path::new("xtask/gpu-kit").join(f), kit.join(f)).with_context(|| f.to_string())?;
+    }
+    let version = sh::read(Command::new("git").args(["describe", "--always", "--dirty"]))?;
+    std::fs::write(kit.join("VERSION"), version)?;
+    pack(&python, &kit, &args.out)
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))
+}
+
+/// The tools that need no LLVM, optimised and stripped.
+fn runner(to: &Path) -> Result<()> {
+    let tools = ["hip-test", "hip-onnx-runner"];
+    let mut c = sh::cargo(&["build", "--quiet", "--release", "--package", "hip-ep", "--no-default-features", "--features", "tools"]);
+    tools.iter().for_each(|t| {
+        c.args(["--bin", t]);
+    });
+    sh::run(c.env("CARGO_PROFILE_RELEASE_STRIP", "true").env("CARGO_TARGET_DIR", sh::target().join("no-llvm")))?;
+    for t in tools {
+        std::fs::copy(sh::target().join("no-llvm/release").join(t), to.join(t)).with_context(|| t.to_string())?;
+    }
+    Ok(())
+}
+
+/// Inputs and onnxruntime's outputs; `small` for the least shapes that a model takes.
+fn expected(python: &Path, m: &models::Model, onnx: &Path, dir: &Path, shapes: u32, small: bool) -> Result<()> {
+    std::fs::create_dir_all(dir)?;
+    let spec = dir.join("spec.json");
+    std::fs::write(&spec, m.json()?)?;
+    let mut c = Command::new(python);
+    c.arg("xtask/py/reference.py").arg(onnx).arg(&spec).arg(dir).args([&shapes.to_string(), "7"]);
+    if small {
+        c.arg("small");
+    }
+    let report: serde_json::Value = serde_json::from_str(sh::read(&mut c)?.trim())?;
+    std::fs::remove_file(spec)?;
+    match report["sets"].as_array() {
+        Some(s) if !s.is_empty() => Ok(()),
+        _ => bail!("{}: onnxruntime ran no shape: {}", m.name, report["error"]),
+    }
+}
+
+/// Packs the folder; code first, so that what repeats from model to model lies within one window of the packer.
+fn pack(python: &Path, kit: &Path, out: &Path) -> Result<()> {
+    const PACK: &str = "import sys, tarfile, lzma, pathlib\n\
+        kit, out = map(pathlib.Path, sys.argv[1:3])\n\
+        files = sorted(p for p in kit.rglob('*') if p.is_file())\n\
+        files.sort(key=lambda p: (p.suffix == '.constants', p.suffix != '.so'))\n\
+        filters = [{'id': lzma.FILTER_LZMA2, 'preset': 9, 'lc': 0, 'lp': 2, 'pb': 2}]\n\
+        with lzma.open(out, 'wb', filters=filters) as f, tarfile.open(fileobj=f, mode='w') as t:\n\
+        \x20   for p in files: t.add(p, pathlib.Path('gpu-kit') / p.relative_to(kit))\n";
+    sh::read(Command::new(python).args(["-c", PACK]).arg(kit).arg(out))?;
+    let bytes = std::fs::metadata(out)?.len();
+    println!("{}: {:.1} MB", out.display(), bytes as f64 / 1e6);
+    if bytes > MAX_BYTES {
+        bail!("the kit has {bytes} bytes, more than {MAX_BYTES}");
+    }
+    Ok(())
+}
