@@ -25,7 +25,8 @@ pub const MOST: usize = 1_000_000;
 pub const WEIGHTS: usize = 32;
 
 /// What [`from_spec`] understands.
-pub const SPECS: &str = "dag:NODES, dag:NODES:SEED, chain:NODES, decoder:LAYERS, encoder:LAYERS, resnet50:BITS with BITS 16 or 32";
+pub const SPECS: &str =
+    "dag:NODES, dag:NODES:SEED, chain:NODES, decoder:LAYERS, encoder:LAYERS, resnet50:BITS with BITS 16 or 32";
 
 /// The model that a text asks for, one of [`SPECS`].
 ///

@@ -92,7 +92,12 @@ fn run(cli: &Cli) -> Result<bool> {
     }
     m.inputs.iter().for_each(|p| println!("input       {}", p.display()));
     m.outputs.iter().for_each(|p| println!("output      {}", p.display()));
-    let total: u64 = m.constants.iter().filter(|c| !matches!(c.source, Some(Source::Splat(_) | Source::Seeded(_)))).map(|c| c.bytes).sum();
+    let total: u64 = m
+        .constants
+        .iter()
+        .filter(|c| !matches!(c.source, Some(Source::Splat(_) | Source::Seeded(_))))
+        .map(|c| c.bytes)
+        .sum();
     println!("constants   {} of {:.1} MB", m.constants.len(), total as f64 / 1e6);
     let n = |kind: &str| m.kernels.iter().filter(|k| k.kind == kind).count();
     let called: Vec<&str> = m.kernels.iter().filter(|k| k.id.is_some()).map(|k| k.name.as_str()).collect();

@@ -39,7 +39,9 @@ impl Seeded {
     /// `Unsupported` for another element type than those of [`Seeded::makes`].
     pub fn fill(&self, dtype: DType, out: &mut [u8]) -> Result<()> {
         match dtype {
-            DType::F32 => (0..).zip(out.chunks_exact_mut(4)).for_each(|(i, c)| c.copy_from_slice(&self.at(i).to_le_bytes())),
+            DType::F32 => {
+                (0..).zip(out.chunks_exact_mut(4)).for_each(|(i, c)| c.copy_from_slice(&self.at(i).to_le_bytes()))
+            }
             DType::F16 => (0..)
                 .zip(out.chunks_exact_mut(2))
                 .for_each(|(i, c)| c.copy_from_slice(&half::f16::from_f32(self.at(i)).to_le_bytes())),

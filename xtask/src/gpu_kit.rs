@@ -24,8 +24,7 @@ pub struct Args {
     no_bench: bool,
 }
 
-const TARGETS: &str =
-    "hip:gfx90a,hip:gfx942,hip:gfx1030,hip:gfx1100,hip:gfx1151,hip:gfx1201,cuda:sm_80,cuda:sm_90";
+const TARGETS: &str = "hip:gfx90a,hip:gfx942,hip:gfx1030,hip:gfx1100,hip:gfx1151,hip:gfx1201,cuda:sm_80,cuda:sm_90";
 /// Largest archive: it must be easy to send.
 const MAX_BYTES: u64 = 60_000_000;
 /// Bits of the fraction that rounded weights keep: of trained models, and of those whose weights are random anyway.
@@ -46,8 +45,13 @@ pub fn run(args: &Args) -> Result<()> {
     let targets = format!("{},cpu", args.targets);
     let compile = |source: &[&str], name: &str| {
         let out = kit.join("models").join(format!("{name}.so"));
-        sh::read(Command::new(bin.join("hip-compiler")).args(source).args(["--mode", "native", "--target", &targets, "-o"]).arg(out))
-            .map(|_| eprintln!("compiled {name}"))
+        sh::read(
+            Command::new(bin.join("hip-compiler"))
+                .args(source)
+                .args(["--mode", "native", "--target", &targets, "-o"])
+                .arg(out),
+        )
+        .map(|_| eprintln!("compiled {name}"))
     };
     for m in models::pick(&args.names)? {
         let path = models::fetch(&m)?;
@@ -89,7 +93,16 @@ fn text(path: &Path) -> Result<&str> {
 /// The tools that need no LLVM, optimised and stripped.
 fn runner(to: &Path) -> Result<()> {
     let tools = ["hip-test", "hip-onnx-runner"];
-    let mut c = sh::cargo(&["build", "--quiet", "--release", "--package", "hip-ep", "--no-default-features", "--features", "tools"]);
+    let mut c = sh::cargo(&[
+        "build",
+        "--quiet",
+        "--release",
+        "--package",
+        "hip-ep",
+        "--no-default-features",
+        "--features",
+        "tools",
+    ]);
     tools.iter().for_each(|t| {
         c.args(["--bin", t]);
     });

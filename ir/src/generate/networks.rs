@@ -69,11 +69,8 @@ pub fn resnet50(registry: Arc<Registry>, d: DType) -> Module<Onnx> {
         let spread = gain * (6.0 / (c * k * k) as f32).sqrt();
         let (w, bias) = (b.seeded(d, &[m, c, k, k], 0.0, spread), b.seeded(d, &[m], 0.0, 0.1));
         let pad = (k / 2) as i64;
-        let attrs = [
-            ("kernel_shape", ints(&[k as i64; 2])),
-            ("strides", ints(&[stride; 2])),
-            ("pads", ints(&[pad; 4])),
-        ];
+        let attrs =
+            [("kernel_shape", ints(&[k as i64; 2])), ("strides", ints(&[stride; 2])), ("pads", ints(&[pad; 4]))];
         b.node("Conv", &attrs, &[x, w, bias])
     };
     b.scope("/stem");
