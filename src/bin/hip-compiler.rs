@@ -2,7 +2,8 @@
 
 use clap::{Parser, ValueEnum};
 use hip_ep::tool;
-use hip_ep::{CompileOptions, Compiler, Constants, Diagnostic, ErrorKind, Hooks, Result, Target};
+use hip_ep::tool::sabotage::{self, Choice};
+use hip_ep::{CompileOptions, Compiler, Constants, Diagnostic, ErrorKind, Result, Target};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -40,6 +41,11 @@ struct Cli {
     /// Print the time of each stage.
     #[arg(long)]
     timings: bool,
+    /// Break the compiled model on purpose (a test aid, see `hip_ep::tool::sabotage`): leave out the N-th fused activation, bias or
+    /// residual (epilogue), exchange operands of the N-th operation that is not commutative (operands), read the N-th value of a pool
+    /// elsewhere than where it was written (pool). Prints JSON with the number of such places and what was broken instead of the path.
+    #[arg(long, value_name = "KIND[:N]", hide = true)]
+    sabotage: Option<String>,
     /// Print a generated page and stop.
     #[arg(long, value_name = "PAGE", value_parser = ["options"])]
     docs: Option<String>,
@@ -110,7 +116,9 @@ fn run(cli: &Cli) -> Result<bool> {
     };
     lap("import", "compile");
     let compiler = Compiler::with(options);
-    let compiled = compiler.compile_with(module, &mut Hooks::default())?;
+    let choice = cli.sabotage.as_deref().map(Choice::parse).transpose()?;
+    let (mut hooks, found) = choice.map(sabotage::hooks).unwrap_or_default();
+    let compiled = compiler.compile_with(module, &mut hooks)?;
     lap("compile", "write");
     match cli.mode {
         Mode::Bitcode => compiled.save(&output)?,
@@ -129,6 +137,12 @@ fn run(cli: &Cli) -> Result<bool> {
             eprintln!("  code for {what:16} {:8.1} ms", time.as_secs_f64() * 1e3);
         }
     }
-    println!("{}", output.display());
+    match choice {
+        None => println!("{}", output.display()),
+        Some(_) => {
+            let found = found.lock().map(|f| f.clone()).unwrap_or_default();
+            println!("{}", serde_json::json!({"places": found.places, "what": found.what}));
+        }
+    }
     Ok(true)
 }

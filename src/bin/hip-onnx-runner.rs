@@ -1,13 +1,11 @@
 //! Compiles an ONNX model in memory and runs it.
 
 use clap::Parser;
+use hip_ep::tensor::compare::{Tolerance, compare};
 use hip_ep::tool;
 use hip_ep::tool::data::{self, DataSet};
-use hip_ep::tool::verdict::{self, Rule};
-use hip_ep::{
-    CompileOptions, Compiler, DeviceKind, Diagnostic, ErrorKind, Hooks, Result, RunInputs, RunOptions, SessionOptions,
-    Tensor,
-};
+use hip_ep::tool::verdict;
+use hip_ep::{CompileOptions, Compiler, DeviceKind, Hooks, Result, RunInputs, RunOptions, SessionOptions, Tensor};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,6 +31,9 @@ struct Cli {
     /// Also run the interpreter, which computes every node by its reference function, and compare.
     #[arg(long, value_parser = ["reference"])]
     compare: Option<String>,
+    /// Run only the interpreter and write its outputs into each --data-dir as exact_N.pb: `hip-test` then compares with them as well.
+    #[arg(long, requires = "data_dir")]
+    write_exact: bool,
     /// cpu, guard or null.
     #[arg(long, default_value = "cpu")]
     device: String,
@@ -65,6 +66,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<bool> {
+    if cli.write_exact {
+        return write_exact(cli);
+    }
     let bar = tool::spinner("compile");
     let start = Instant::now();
     let module = tool::read_model(&cli.model)?;
@@ -79,13 +83,14 @@ fn run(cli: &Cli) -> Result<bool> {
     bar.finish_and_clear();
     let sets = if cli.data_dir.is_empty() {
         let inputs = data::inputs(session.inputs(), &cli.input, &cli.shape, cli.seed)?;
-        vec![DataSet { inputs, outputs: vec![] }]
+        vec![DataSet::of_inputs(inputs)]
     } else {
         cli.data_dir.iter().map(|d| DataSet::read(d)).collect::<Result<_>>()?
     };
     let (mut problems, mut docs, mut worst_ratio) = (Vec::new(), Vec::new(), 0f64);
     for (k, set) in sets.iter().enumerate() {
-        let tensors: Vec<Tensor> = in_model_order(&session, &set.inputs)?;
+        let ports: Vec<&str> = session.inputs().iter().map(|p| p.name.as_str()).collect();
+        let tensors: Vec<Tensor> = set.in_order(&ports)?;
         let inputs = RunInputs::in_order(&tensors);
         let mut ro = RunOptions::default();
         ro.profile = cli.profile || cli.trace.is_some();
@@ -100,13 +105,10 @@ fn run(cli: &Cli) -> Result<bool> {
         let names: Vec<String> = session.outputs().iter().map(|p| p.name.clone()).collect();
         for (i, (name, want)) in set.outputs.iter().enumerate() {
             let at = names.iter().position(|n| n == name).unwrap_or(i);
-            match outputs.get(at).map(|got| verdict::compare(got, want, Rule::Dtype)) {
-                Some(Ok((share, _))) if share <= 1.0 => {}
+            match outputs.get(at).map(|got| compare(got, want, Tolerance::of(want.dtype()))) {
                 // With the interpreter at hand, distance from a peer's output is not what decides.
-                Some(Ok(_)) if reference.is_some() => {}
-                Some(Ok((share, e))) => problems.push(format!(
-                    "set {k}: output {name:?} is off by {e:.2e} of its greatest value, {share:.1} times what is allowed"
-                )),
+                Some(Ok(r)) if r.ok() || reference.is_some() => {}
+                Some(Ok(r)) => problems.push(format!("set {k}: output {name:?}: {r}")),
                 Some(Err(e)) => problems.push(format!("set {k}: output {name:?}: {e}")),
                 None => problems.push(format!("set {k}: there is no output {name:?}")),
             }
@@ -115,9 +117,11 @@ fn run(cli: &Cli) -> Result<bool> {
             let exact = hip_ep::ir::interp::run(m, &tensors)?;
             for (i, (name, want)) in names.iter().zip(&exact).enumerate() {
                 let peer = set.outputs.iter().find(|(n, _)| n == name).or(set.outputs.get(i)).map(|(_, t)| t);
-                let (ratio, problem) = against_reference(&outputs[i], want, peer);
-                worst_ratio = worst_ratio.max(ratio);
-                problems.extend(problem.map(|p| format!("set {k}: output {name:?}: {p}")));
+                let (share, what) = verdict::against_exact(&outputs[i], want, peer)?;
+                worst_ratio = worst_ratio.max(share);
+                if share > 1.0 {
+                    problems.push(format!("set {k}: output {name:?}: {what}"));
+                }
             }
         }
         if let Some(dir) = &cli.dump {
@@ -159,30 +163,18 @@ fn run(cli: &Cli) -> Result<bool> {
     Ok(problems.is_empty())
 }
 
-/// Inputs in the order of the model: by the names that files carry, else as they are.
-fn in_model_order(session: &hip_ep::Session, given: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
-    let ports = session.inputs();
-    if !given.iter().all(|(n, _)| ports.iter().any(|p| p.name == *n)) {
-        return Ok(given.iter().map(|(_, t)| t.clone()).collect());
+/// Runs the interpreter on every data set and leaves its outputs there.
+fn write_exact(cli: &Cli) -> Result<bool> {
+    let m = tool::read_model(&cli.model)?;
+    let g = m.graph();
+    let names = |vs: &[hip_ep::ir::Value]| vs.iter().map(|&v| g.values[v].name.to_string()).collect::<Vec<_>>();
+    let (ins, outs) = (names(&g.inputs), names(&g.outputs));
+    let ins: Vec<&str> = ins.iter().map(String::as_str).collect();
+    for dir in &cli.data_dir {
+        let exact = hip_ep::ir::interp::run(&m, &DataSet::read(dir)?.in_order(&ins)?)?;
+        DataSet::write_exact(dir, &outs.iter().cloned().zip(exact).collect::<Vec<_>>())?;
     }
-    let find = |name: &str| given.iter().find(|(n, _)| n == name).map(|(_, t)| t.clone());
-    let missing = |name: &str| Diagnostic::new(ErrorKind::Argument, format!("input {name:?} is not given"));
-    ports.iter().map(|p| find(&p.name).ok_or_else(|| missing(&p.name))).collect()
-}
-
-/// Our error against the interpreter as a share of what is allowed: twice the peer's own error (where its output is known) plus a floor
-/// of the dtype. The second is a sentence when it is beyond.
-fn against_reference(got: &Tensor, exact: &Tensor, peer: Option<&Tensor>) -> (f64, Option<String>) {
-    let (_, ours) = match verdict::compare(got, exact, Rule::Dtype) {
-        Ok(r) => r,
-        Err(e) => return (f64::INFINITY, Some(e)),
-    };
-    let theirs = peer.and_then(|p| verdict::compare(p, exact, Rule::Dtype).ok()).map_or(0.0, |r| r.1);
-    let floor = verdict::tolerance(got.dtype()) / 20.0;
-    let allowed = 2.0 * theirs + floor;
-    let ratio = if ours == 0.0 { 0.0 } else { ours / allowed };
-    let say = || format!("off by {ours:.2e} from the interpreter; onnxruntime is off by {theirs:.2e}");
-    (ratio, (ratio > 1.0).then(say))
+    Ok(true)
 }
 
 fn dump(dir: &std::path::Path, inputs: &[(String, Tensor)], names: &[String], outputs: &[Tensor]) -> Result<()> {

@@ -46,6 +46,10 @@ struct Cli {
     /// Print for each node what runs it and why not something better.
     #[arg(long)]
     explain: bool,
+    /// With --pipeline hip or host: print as JSON what the pools need at the shapes of the inputs in this folder, and the most that lives
+    /// in them, by the independent checker; may be repeated.
+    #[arg(long, value_name = "DIR")]
+    pools: Vec<PathBuf>,
     /// Print the IR after this pass, or after `all`, to standard error; may be repeated.
     #[arg(long, value_name = "NAME")]
     dump_after: Vec<String>,
@@ -166,6 +170,9 @@ fn optimise(cli: &Cli) -> Result<bool> {
     if cli.explain {
         eprintln!("{}", unit.explain);
     }
+    if !cli.pools.is_empty() {
+        println!("{}", pools(&unit, &cli.pools)?);
+    }
     let bytes = match cli.emit {
         Emit::None => return Ok(true),
         Emit::Text => unit.text().into_bytes(),
@@ -197,6 +204,24 @@ fn optimise(cli: &Cli) -> Result<bool> {
         None => drop(std::io::Write::write_all(&mut std::io::stdout(), &bytes)),
     }
     Ok(true)
+}
+
+/// Use of the pools at the shapes of data sets.
+fn pools(unit: &Unit, dirs: &[PathBuf]) -> Result<serde_json::Value> {
+    let (Some(m), Some(plan)) = (&unit.hip, &unit.plan) else {
+        return Err(Diagnostic::new(ErrorKind::Argument, "there is no memory plan").help("use --pipeline hip or host"));
+    };
+    let g = m.graph();
+    let names: Vec<&str> = g.inputs.iter().map(|&v| &*g.values[v].name).collect();
+    let one = |dir: &PathBuf| -> Result<serde_json::Value> {
+        let shapes: Vec<Vec<usize>> =
+            tool::data::DataSet::read(dir)?.in_order(&names)?.iter().map(|t| t.shape().to_vec()).collect();
+        Ok(match tool::pools::at_shapes(m, plan, &shapes) {
+            Ok(u) => serde_json::json!({"shapes": shapes, "peak": u.peak, "live": u.live}),
+            Err(e) => serde_json::json!({"shapes": shapes, "error": e.to_string()}),
+        })
+    };
+    dirs.iter().map(one).collect()
 }
 
 enum Read {

@@ -11,8 +11,10 @@ use tensor::{DType, Diagnostic, ErrorKind, Result, Tensor, Writer};
 pub struct DataSet {
     /// Inputs in order.
     pub inputs: Vec<(String, Tensor)>,
-    /// Expected outputs in order.
+    /// Expected outputs in order: what another runtime computes.
     pub outputs: Vec<(String, Tensor)>,
+    /// The same outputs by the interpreter, which sums in f64: `exact_0.pb …`, where [`DataSet::write_exact`] has written them.
+    pub exact: Vec<(String, Tensor)>,
 }
 
 impl DataSet {
@@ -25,12 +27,36 @@ impl DataSet {
             let path = |i: usize| dir.join(format!("{stem}_{i}.pb"));
             (0..).map(path).take_while(|p| p.exists()).map(|p| tensor::pb::read_tensor(&p)).collect()
         };
-        let set = DataSet { inputs: series("input")?, outputs: series("output")? };
+        let set = DataSet { inputs: series("input")?, outputs: series("output")?, exact: series("exact")? };
         if set.inputs.is_empty() && set.outputs.is_empty() {
             let text = format!("{} holds no input_0.pb and no output_0.pb", dir.display());
             return Err(Diagnostic::new(ErrorKind::Io, text));
         }
         Ok(set)
+    }
+    /// Writes the interpreter's outputs into the folder.
+    ///
+    /// # Errors
+    /// `Io` with the path.
+    pub fn write_exact(dir: &Path, outputs: &[(String, Tensor)]) -> Result<()> {
+        let path = |i: usize| dir.join(format!("exact_{i}.pb"));
+        outputs.iter().enumerate().try_for_each(|(i, (name, t))| tensor::pb::write_tensor(&path(i), name, t))
+    }
+    /// A set of inputs without expected outputs.
+    pub fn of_inputs(inputs: Vec<(String, Tensor)>) -> DataSet {
+        DataSet { inputs, ..DataSet::default() }
+    }
+    /// Inputs in the order of the model: by the names that files carry, else as they are.
+    ///
+    /// # Errors
+    /// `Argument` when an input is not given.
+    pub fn in_order(&self, names: &[&str]) -> Result<Vec<Tensor>> {
+        if !self.inputs.iter().all(|(n, _)| names.contains(&n.as_str())) {
+            return Ok(self.inputs.iter().map(|(_, t)| t.clone()).collect());
+        }
+        let find = |name: &str| self.inputs.iter().find(|(n, _)| n == name).map(|(_, t)| t.clone());
+        let missing = |name: &str| Diagnostic::new(ErrorKind::Argument, format!("input {name:?} is not given"));
+        names.iter().map(|n| find(n).ok_or_else(|| missing(n))).collect()
     }
 }
 

@@ -1,6 +1,9 @@
-//! What the five tools share: reading tensors from files, making random ones, comparing, printing. Behind the feature `tools`.
+//! What the five tools share: reading tensors from files, making random ones, comparing, printing, breaking on purpose. Behind the
+//! feature `tools`.
 
 pub mod data;
+pub mod pools;
+pub mod sabotage;
 pub mod verdict;
 
 use tensor::{Diagnostic, ErrorKind, Result};

@@ -18,6 +18,32 @@ pub enum Tolerance {
         /// Absolute part.
         abs: f64,
     },
+    /// `|a - b| ≤ abs + rel · |b|` for each element by itself, as the ONNX suite has it.
+    Each {
+        /// Share of |b|.
+        rel: f64,
+        /// Absolute part.
+        abs: f64,
+    },
+}
+
+impl Tolerance {
+    /// How far two right results of a dtype may be apart: a share of the greatest |b|; integers, bools and strings are exact.
+    pub fn of(dtype: DType) -> Tolerance {
+        Tolerance::Rel { rel: ceiling(dtype), abs: 0.0 }
+    }
+}
+
+/// The share of the greatest |b| that [`Tolerance::of`] allows; 0 for what is exact.
+pub fn ceiling(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 2e-3,
+        DType::BF16 => 1.6e-2,
+        DType::F64 => 1e-7,
+        DType::F32 => 1e-4,
+        d if d.is_float() => 0.13,
+        _ => 0.0,
+    }
 }
 
 /// The element that is furthest off.
@@ -42,14 +68,22 @@ pub struct Report {
     pub n_bad: usize,
     /// The furthest one, also when within tolerance; none when all are equal. Infinite where only one side is NaN or infinite.
     pub worst: Option<Worst>,
-    /// What was allowed, in the unit of [`Worst::error`].
+    /// What was allowed, in the unit of [`Worst::error`]; where each element has its own, at the worst.
     pub allowed: f64,
+    /// The greatest error as a share of what was allowed there: at most 1 when all is within tolerance.
+    pub share: f64,
+    /// The greatest finite |b|.
+    pub scale: f64,
 }
 
 impl Report {
     /// Whether every element is within tolerance.
     pub fn ok(&self) -> bool {
         self.n_bad == 0
+    }
+    /// The worst error as a share of the greatest |b|; 0 when all are equal.
+    pub fn relative(&self) -> f64 {
+        self.worst.as_ref().map_or(0.0, |w| w.error / self.scale.max(1e-30))
     }
 }
 
@@ -90,7 +124,8 @@ pub fn compare(got: &Tensor, expected: &Tensor, tolerance: Tolerance) -> Result<
     match dtype {
         DType::String => {
             let (a, b) = (got.strings(), expected.strings());
-            Ok(collect(got.shape(), a.len(), 0.0, |i| (0.0, 0.0, if a[i] == b[i] { 0.0 } else { f64::INFINITY })))
+            let error = |i: usize| if a[i] == b[i] { 0.0 } else { f64::INFINITY };
+            Ok(collect(got.shape(), a.len(), 1.0, |i| (0.0, 0.0, error(i), 0.0)))
         }
         // Complex numbers are two floats.
         DType::C64 | DType::C128 => {
@@ -101,20 +136,23 @@ pub fn compare(got: &Tensor, expected: &Tensor, tolerance: Tolerance) -> Result<
         }
         d if !d.is_float() => {
             let (a, b) = (got.view(), expected.view());
-            Ok(collect(got.shape(), got.n_elems(), 0.0, |i| {
+            let scale = (0..expected.n_elems()).map(|i| b.i64_at(i).unsigned_abs()).max().unwrap_or(0);
+            Ok(collect(got.shape(), got.n_elems(), scale as f64, |i| {
                 let (x, y) = (a.i64_at(i), b.i64_at(i));
-                (x as f64, y as f64, x.abs_diff(y) as f64)
+                (x as f64, y as f64, x.abs_diff(y) as f64, 0.0)
             }))
         }
         _ => {
             let (a, b) = (got.view(), expected.view());
             let finite = (0..expected.n_elems()).map(|i| b.f64_at(i).abs()).filter(|x| x.is_finite());
-            let allowed = match tolerance {
+            let scale = finite.fold(0.0, f64::max);
+            let allowed = |y: f64| match tolerance {
                 Tolerance::Exact => 0.0,
                 Tolerance::Ulp(n) => n as f64,
-                Tolerance::Rel { rel, abs } => abs + rel * finite.fold(0.0, f64::max),
+                Tolerance::Rel { rel, abs } => abs + rel * scale,
+                Tolerance::Each { rel, abs } => abs + rel * y.abs(),
             };
-            Ok(collect(got.shape(), got.n_elems(), allowed, |i| {
+            Ok(collect(got.shape(), got.n_elems(), scale, |i| {
                 let (x, y) = (a.f64_at(i), b.f64_at(i));
                 let error = match (x == y || (x.is_nan() && y.is_nan()), tolerance) {
                     (true, _) => 0.0,
@@ -122,17 +160,25 @@ pub fn compare(got: &Tensor, expected: &Tensor, tolerance: Tolerance) -> Result<
                     (_, Tolerance::Ulp(_)) => ulps(dtype, x, y) as f64,
                     _ => (x - y).abs(),
                 };
-                (x, y, error)
+                (x, y, error, allowed(y))
             }))
         }
     }
 }
 
-fn collect(shape: &[usize], n: usize, allowed: f64, element: impl Fn(usize) -> (f64, f64, f64)) -> Report {
-    let (mut n_bad, mut worst) = (0, None::<(usize, f64, f64, f64)>);
+/// Goes over all elements: `element` gives the one compared, the one expected, the error and what is allowed.
+fn collect(shape: &[usize], n: usize, scale: f64, element: impl Fn(usize) -> (f64, f64, f64, f64)) -> Report {
+    let (mut n_bad, mut share, mut allowed) = (0, 0f64, 0.0);
+    let mut worst = None::<(usize, f64, f64, f64)>;
     for i in 0..n {
-        let (got, expected, error) = element(i);
-        n_bad += usize::from(error > allowed);
+        let (got, expected, error, may) = element(i);
+        n_bad += usize::from(error > may);
+        if error > 0.0 {
+            share = share.max(error / may);
+        }
+        if i == 0 || error > worst.map_or(0.0, |w| w.3) {
+            allowed = may;
+        }
         if error > worst.map_or(0.0, |w| w.3) {
             worst = Some((i, got, expected, error));
         }
@@ -145,7 +191,7 @@ fn collect(shape: &[usize], n: usize, allowed: f64, element: impl Fn(usize) -> (
         }
         Worst { index, got, expected, error }
     });
-    Report { n, n_bad, worst, allowed }
+    Report { n, n_bad, worst, allowed, share, scale }
 }
 
 /// How many representable values of `dtype` lie between two finite numbers of it.
@@ -196,6 +242,24 @@ mod tests {
             "1 of 3 elements differ; the worst is at [1]: 99.0, expected 100.0, off by 1e0, allowed 6e-1"
         );
         assert_eq!(check(&[], &[], Tolerance::Exact).to_string(), "0 elements are equal");
+    }
+
+    #[test]
+    fn shares_of_what_is_allowed() {
+        let of = Tolerance::of(DType::F32);
+        assert_eq!(check(&[1.0, f32::NAN], &[1.0, f32::NAN], of).share, 0.0);
+        assert!(check(&[1.0, 100.0], &[1.005, 100.0], of).ok());
+        let r = check(&[1.0, 100.0], &[1.05, 100.0], of);
+        assert!(!r.ok() && r.share > 4.9 && r.share < 5.1, "{r:?}");
+        assert!((r.relative() - 5e-4).abs() < 1e-6, "{r:?}");
+        assert_eq!(check(&[f32::NAN], &[1.0], of).share, f64::INFINITY);
+        assert_eq!(check(&[f32::INFINITY], &[1.0], of).relative(), f64::INFINITY);
+        // The same difference beside a small and a great element.
+        let each = Tolerance::Each { rel: 1e-2, abs: 0.0 };
+        assert_eq!(check(&[1.5, 100.5], &[1.0, 100.0], each).n_bad, 1);
+        let r = check(&[1.0, 100.5], &[1.0, 100.0], each);
+        assert!(r.ok() && (r.share - 0.5).abs() < 1e-9, "{r:?}");
+        assert!(check(&[0.0], &[0.0], Tolerance::of(DType::F32)).ok());
     }
 
     #[test]

@@ -10,4 +10,5 @@ mod memory;
 mod mutants;
 mod outputs;
 mod pools;
+mod sabotage;
 mod scale;

@@ -1,10 +1,8 @@
 //! Pools are hardly larger than what lives in them, at shapes that no one knew at compile time.
 
 use super::kit::*;
-use hip_ep::ir::{Module, Onnx, Registry};
-use hip_ep::tensor::dims::SymId;
+use hip_ep::ir::Registry;
 use hip_ep::{Compiler, DType, Tensor};
-use std::collections::BTreeMap;
 
 /// `layers` blocks of attention and feed-forward over `[batch, seq, width]`, then a convolutional head.
 pub fn transformer(layers: usize, width: usize, heads: usize) -> G {
@@ -58,37 +56,17 @@ pub fn transformer(layers: usize, width: usize, heads: usize) -> G {
         .output("y")
 }
 
-/// Per domain of the model: pool bytes and largest live bytes at symbol values by name.
-fn use_at(m: Module<Onnx>, at: &[&[(&str, i64)]]) -> Vec<Vec<hip_ep::lower::check::PoolUse>> {
-    let l = Compiler::new().lower(m, &mut Default::default()).unwrap_or_else(|e| panic!("{e}"));
-    let names: BTreeMap<SymId, String> = l.hip.dims.symbols().map(|(s, d)| (s, d.name.to_string())).collect();
-    at.iter()
-        .map(|values| {
-            let env = |s: SymId| {
-                let given = names.get(&s).and_then(|n| values.iter().find(|(v, _)| v == n));
-                given.map(|v| v.1)
-            };
-            hip_ep::lower::check_plan(&l.hip, &l.plan, &env).unwrap_or_else(|e| panic!("{e}"))
-        })
-        .collect()
-}
-
 #[test]
 fn pools_hold_little_more_than_what_lives() {
     let bytes = transformer(3, 64, 4).bytes();
     let m = hip_ep::ir::import::import_bytes(bytes.into(), None, &Registry::builtin()).expect("it imports");
-    let at: [&[(&str, i64)]; 4] = [
-        &[("batch", 1), ("seq", 1)],
-        &[("batch", 1), ("seq", 509)],
-        &[("batch", 7), ("seq", 31)],
-        &[("batch", 3), ("seq", 2048)],
-    ];
+    let l = Compiler::new().lower(m, &mut Default::default()).unwrap_or_else(|e| panic!("{e}"));
     let mut total = (0, 0);
-    for (values, uses) in at.iter().zip(use_at(m, &at)) {
-        let (peak, live) = uses.iter().fold((0, 0), |a, u| (a.0 + u.peak, a.1 + u.live));
-        println!("{values:?}: pools of {peak} bytes, {live} live: {:.3}", peak as f64 / live as f64);
-        assert!(live > 0 && peak as f64 <= 1.15 * live as f64, "{values:?}: {uses:?}");
-        total = (total.0 + peak, total.1 + live);
+    for shape in [[1, 1, 64], [1, 509, 64], [7, 31, 64], [3, 2048, 64]] {
+        let u = hip_ep::tool::pools::at_shapes(&l.hip, &l.plan, &[shape.to_vec()]).unwrap_or_else(|e| panic!("{e}"));
+        println!("{shape:?}: pools of {} bytes, {} live: {:.3}", u.peak, u.live, u.peak as f64 / u.live as f64);
+        assert!(u.live > 0 && u.peak as f64 <= 1.15 * u.live as f64, "{shape:?}: {u:?}");
+        total = (total.0 + u.peak, total.1 + u.live);
     }
     assert!(total.1 > 1 << 20, "the pools matter");
 }

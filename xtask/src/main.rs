@@ -1,8 +1,10 @@
 //! Developer commands. This crate depends on none of ours, so that it builds before LLVM is installed.
 //!
-//! In reading order: `demo` and `test` (the README's two commands), `check`, `kernels`, `corpus`, `conformance`; each is one file. `setup` brings
-//! what a command needs and says what and why; `models` fetches models by package name; `tidy` holds the rules of the tree.
+//! In reading order: `demo` and `test` (the README's two commands), `check`, `kernels`, `corpus`, `conformance`; each is one file.
+//! `setup` brings what a command needs and says what and why; `models` fetches models by package name; `breaks` counts what
+//! `--sabotage` breaks; `tidy` holds the rules of the tree.
 
+mod breaks;
 mod check;
 mod conformance;
 mod corpus;
