@@ -1,7 +1,9 @@
 //! The CPU behind walls: device memory is accessible only while a copy or a kernel of the device is running, so host code that
 //! touches it faults at once. The end of an allocation abuts a page that is never accessible; the bytes that alignment leaves
 //! between the two are filled with a pattern and looked at after every call. New memory is filled with 0xff: NaN for floats.
+//! A fault names the allocation that was touched before it ends the process ([`super::fault`]).
 
+use super::fault::{self, Guarded, Watch};
 use super::region::{ALIGN, Clock, Live, Meter, PAGE, Region, check_size};
 use super::*;
 use crate::team::lock;
@@ -19,6 +21,8 @@ pub struct Guard {
     meter: Meter,
     clock: Clock,
     state: Mutex<State>,
+    /// After the memory, so that the handler is there as long as blocks are.
+    _watch: Watch,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +50,7 @@ impl Block {
         let usable = padded.max(1).checked_next_multiple_of(PAGE).ok_or_else(too_big)?;
         let region = Region::new(usable.checked_add(PAGE).ok_or_else(too_big)?, true)?;
         let addr = region.addr() + (usable - padded);
+        fault::insert(region.addr(), Guarded { usable, addr, bytes, space, behind: PAGE });
         Ok(Block { region, usable, addr, bytes, space })
     }
     fn open(&self) -> Result<()> {
@@ -85,10 +90,16 @@ impl Block {
     }
 }
 
+impl Drop for Block {
+    fn drop(&mut self) {
+        fault::remove(self.region.addr());
+    }
+}
+
 impl Guard {
     /// A new one, without memory.
     pub fn new() -> Guard {
-        Guard { meter: Meter::default(), clock: Clock::new(), state: Mutex::default() }
+        Guard { meter: Meter::default(), clock: Clock::new(), state: Mutex::default(), _watch: Watch::new() }
     }
 
     /// Runs `f` with device memory accessible.

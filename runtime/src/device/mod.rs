@@ -12,6 +12,7 @@
 //! - [`guard`] runs them on memory that host code cannot touch.
 
 pub mod cpu;
+mod fault;
 pub mod guard;
 pub mod null;
 mod region;

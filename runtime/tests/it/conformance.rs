@@ -176,24 +176,42 @@ fn guard_finds_overruns() {
     assert!(b.free().is_err(), "the damage stays");
 }
 
-/// Touching guarded memory kills the process, so a child does it.
+/// Touching guarded memory kills the process, so a child does it; what it prints names the allocation.
 #[test]
 fn guard_memory_faults_outside_calls() {
     use std::os::unix::process::ExitStatusExt;
     const CHILD: &str = "HIP_EP_TEST_TOUCH";
     if let Ok(what) = std::env::var(CHILD) {
         let d: Arc<dyn Device> = if what == "null" { Arc::new(Null::new()) } else { Arc::new(Guard::new()) };
+        let _other = Buffer::new(&d, Space::Device, 100).unwrap();
         let b = Buffer::new(&d, if what == "mapped" { Space::HostMapped } else { Space::Device }, 64).unwrap();
+        let at = match what.as_str() {
+            "behind" => b.addr() + 256,
+            "elsewhere" => 4096,
+            _ => b.addr() + 12,
+        };
+        // A guard that has come and gone leaves the handler of the other.
+        drop(Guard::new());
         // SAFETY: the point of the test; the process ends here, or the memory is host-mapped.
-        let _ = unsafe { std::ptr::with_exposed_provenance::<u8>(b.addr()).read_volatile() };
+        let _ = unsafe { std::ptr::with_exposed_provenance::<u8>(at).read_volatile() };
         std::process::exit(0);
     }
-    for (what, signal) in [("guard", Some(11)), ("null", Some(11)), ("mapped", None)] {
+    let told = "host code touched Device memory of the guard device: byte 12 of an allocation of 64 bytes";
+    let behind = "touched memory of the guard device 193 bytes behind the end of an allocation of 64 bytes";
+    for (what, signal, text) in [
+        ("guard", Some(11), told),
+        ("behind", Some(11), behind),
+        ("elsewhere", Some(11), ""),
+        ("null", Some(11), ""),
+        ("mapped", None, ""),
+    ] {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "conformance::guard_memory_faults_outside_calls", "--test-threads=1"])
             .env(CHILD, what)
             .output()
             .unwrap();
         assert_eq!(child.status.signal(), signal, "{what}: {:?}", child.status);
+        let said = String::from_utf8_lossy(&child.stderr);
+        assert!(said.contains(text) && said.contains("guard device") != text.is_empty(), "{what}: {said}");
     }
 }
