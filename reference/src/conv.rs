@@ -27,7 +27,8 @@ impl Window {
     pub fn span(&self, a: usize) -> i64 {
         (self.kernel[a] as i64 - 1) * self.dilations[a] as i64 + 1
     }
-    /// Number of windows along each axis of an image of these extents.
+    /// Number of windows along each axis of an image of these extents. An empty image may have an empty result; with `ceil` a
+    /// window that begins inside the padded image counts.
     ///
     /// # Errors
     /// `Shape` when a window is larger than the padded image.
@@ -40,6 +41,7 @@ impl Window {
             // A window that begins in the padding after the image does not count.
             let n = if self.ceil && (n - 1) * s >= d as i64 + self.begin[a] { n - 1 } else { n };
             let text = || format!("a window of {} is larger than {d} with its padding", self.span(a));
+            let n = if room < 0 && d > 0 && !self.ceil { -1 } else { n };
             usize::try_from(n).map_err(|_| Diagnostic::new(ErrorKind::Shape, text()))
         };
         image.iter().enumerate().map(one).collect()

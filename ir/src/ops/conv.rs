@@ -176,9 +176,7 @@ fn conv_infer(c: &mut InferCtx) -> Result<()> {
     let g = geometry(c.dims, c.attrs, Some(DILATIONS), &x[2..], kernel, false);
     let g = g.map_err(|e| c.error(e.kind(), format!("{}: {}", c.def.name, e.message())))?;
     let mut out: Shape = [x[0], w[0]].into_iter().collect();
-    for d in g.outs {
-        out.push(c.extent(d)?);
-    }
+    out.extend(g.counted(c)?);
     c.set(0, c.dtype(0)?, out);
     Ok(())
 }

@@ -155,9 +155,7 @@ fn pool_infer(c: &mut InferCtx) -> Result<()> {
     let g = pool_geometry(c.dims, c.attrs, &x);
     let g = g.map_err(|e| c.error(e.kind(), format!("{}: {}", c.def.name, e.message())))?;
     let mut out: Shape = [x[0], x[1]].into_iter().collect();
-    for d in g.outs {
-        out.push(c.extent(d)?);
-    }
+    out.extend(g.counted(c)?);
     c.set(0, dtype, out.clone());
     c.set(1, I64, out);
     Ok(())

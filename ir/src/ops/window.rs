@@ -4,6 +4,7 @@ use super::loops::{Builder, inner, outer};
 use crate::attrs::Attrs;
 use crate::lowering::Plan;
 use crate::nest::{BinOp, Coord, Expr, ExprId, Term};
+use crate::op::InferCtx;
 use reference::conv::Window;
 use smallvec::smallvec;
 use tensor::dims::Proof;
@@ -229,6 +230,47 @@ impl Geometry {
         let room = p.sub(whole, span);
         let n = p.floordiv(room, s);
         p.add(n, one) == self.outs[a]
+    }
+    /// Number of windows along each axis. A window that is larger than the padded image is refused, now or when a run starts: the
+    /// formula rounds down there, to no window at all, where others round towards zero and count one that leaves the image.
+    /// An empty image may have an empty result. Where the number is rounded up such a window is part of the operator's meaning.
+    ///
+    /// # Errors
+    /// `Shape` when a window never fits, or the number is always negative.
+    pub(crate) fn counted(&self, c: &mut InferCtx) -> Result<Vec<DimId>> {
+        for a in 0..self.image.len() {
+            if !self.floors(c.dims, a) {
+                continue;
+            }
+            let (zero, one) = (c.dims.constant(0), c.dims.constant(1));
+            let reach = (self.kernel[a] - 1).saturating_mul(self.dilations[a]).saturating_add(1);
+            let span = c.dims.constant(reach);
+            let pads = c.dims.add(self.begin[a], self.end[a]);
+            let whole = c.dims.add(self.image[a], pads);
+            // What an image of one element, and one of none, still lacks.
+            let lacking = c.dims.sub(span, pads);
+            let step = c.dims.constant(self.strides[a]);
+            let may_be_empty =
+                c.dims.prove_le(lacking, step) == Proof::Yes && c.dims.prove_le(self.image[a], zero) != Proof::No;
+            if may_be_empty && c.dims.prove_le(lacking, one) == Proof::Yes {
+                continue;
+            }
+            let needed = if may_be_empty {
+                let some = c.dims.min(self.image[a], one);
+                c.dims.mul(some, span)
+            } else {
+                span
+            };
+            let name = c.def.name;
+            if c.dims.prove_le(needed, whole) == Proof::No {
+                let (n, axis) = (c.dims.display(whole).to_string(), a + 2);
+                let text =
+                    format!("{name}: a window of {reach} is larger than the padded image, {n} along axis {axis}");
+                return Err(c.error(ErrorKind::Shape, text).help("give a larger image, or pad it"));
+            }
+            c.require_le(needed, whole, &format!("{name}: a window must not be larger than the padded image"));
+        }
+        self.outs.iter().map(|&d| c.extent(d)).collect()
     }
     /// Extents of the window as dims.
     pub fn kernel_dims(&self, p: &mut DimPool) -> Vec<DimId> {
