@@ -221,6 +221,21 @@ fn concat_is_written_in_place_by_its_producers() {
     assert_eq!((launches(&plain), count(&plain, |o| matches!(o, HipOp::Alloc))), (4, 0));
 }
 
+/// A producer behind a reshape: the axis of extent 1 has another stride in its place than in its own buffer, which moves no element.
+#[test]
+fn a_place_with_a_unit_axis_is_not_copied_onto_itself() {
+    let mut b = Builder::new();
+    let x = b.input(DType::F32, &["n", "4"]);
+    let p = b.op("Relu", &[], &[x]);
+    let axes = b.ints(&[0]);
+    let (p, z) = (b.op("Unsqueeze", &[], &[p, axes]), b.op("Unsqueeze", &[], &[x, axes]));
+    let c = b.op("Concat", &[("axis", Attr::Int(1))], &[p, z]);
+    b.output(c);
+    let (plain, ..) = check(b, &[&[seq(&[3, 4])], &[seq(&[1, 4])], &[seq(&[0, 4])]]);
+    // The producer writes its place, and the input is copied.
+    assert_eq!((launches(&plain), count(&plain, |o| matches!(o, HipOp::Alloc))), (2, 0), "{}", dump(&plain));
+}
+
 #[test]
 fn outputs_may_be_inputs_constants_views_and_twice_the_same() {
     let mut b = Builder::new();

@@ -320,8 +320,23 @@ impl<'c, 'a> Emit<'c, 'a> {
     pub fn is_contiguous(&mut self, b: &BufView) -> bool {
         views::is_contiguous(&mut self.cx.out.dims, &self.cx.eq, &b.shape, &b.strides)
     }
-    /// Copies elements.
+    /// Whether two views show the same elements in the same places. What an axis of one element has as a stride does not matter.
+    fn same_place(&self, a: &BufView, b: &BufView) -> bool {
+        let (dims, eq) = (&self.cx.out.dims, &self.cx.eq);
+        let axes = a.shape.iter().zip(&b.shape).zip(a.strides.iter().zip(&b.strides));
+        a.root == b.root
+            && a.dtype == b.dtype
+            && a.shape.len() == b.shape.len()
+            && eq.same(a.offset, b.offset)
+            && axes
+                .into_iter()
+                .all(|((&m, &n), (&s, &t))| eq.same(m, n) && (dims.as_const(m) == Some(1) || eq.same(s, t)))
+    }
+    /// Copies elements to where they are not yet.
     pub fn copy(&mut self, from: &BufView, to: &BufView) -> Result<()> {
+        if self.same_place(from, to) {
+            return Ok(());
+        }
         let plain = self.is_contiguous(from) && self.is_contiguous(to);
         let (a, b) = (self.value(from)?, self.value(to)?);
         if plain && (from.space != to.space || compute_dtype(from.dtype).is_none()) {
@@ -660,9 +675,7 @@ impl<'c, 'a> Emit<'c, 'a> {
             let steps: Vec<(DimId, i64)> = p.start.iter().map(|&s| (s, 1)).collect();
             let (offset, strides) = views::slice(&mut self.cx.out.dims, to.offset, &to.strides, &steps);
             let place = BufView { offset, strides, shape: from.shape.clone(), ..to.clone() };
-            if from != place {
-                self.copy(&from, &place)?;
-            }
+            self.copy(&from, &place)?;
         }
         Ok(())
     }
