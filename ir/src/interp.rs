@@ -267,7 +267,8 @@ impl Interp<'_, '_> {
         let g = &self.m.graphs[body];
         for (k, list) in scanned.into_iter().enumerate() {
             let ty = g.outputs.get(own - 1 + k).map(|&v| &g.values[v].ty);
-            carried.push(stack(list, ty, &node.outs, own - 2 + k)?);
+            let extent = |d| self.m.dims.eval(d, &|s| env.get(&s).copied()).ok().and_then(|n| usize::try_from(n).ok());
+            carried.push(stack(list, ty, &extent, &node.outs, own - 2 + k)?);
         }
         Ok(carried)
     }
@@ -284,17 +285,21 @@ fn truth(t: Option<&Tensor>, what: &str) -> Result<bool> {
     }
 }
 
-/// Tensors of one shape along a new first axis; of none, the element type and extents come from the body's type.
-fn stack(list: Vec<Tensor>, ty: Option<&Type>, outs: &[Value], out: usize) -> Result<Tensor> {
+/// Tensors of one shape along a new first axis; of none, the element type and extents come from the body's type, where an extent that
+/// only an iteration would tell is 0.
+fn stack(
+    list: Vec<Tensor>,
+    ty: Option<&Type>,
+    extent: &dyn Fn(DimId) -> Option<usize>,
+    outs: &[Value],
+    out: usize,
+) -> Result<Tensor> {
     let Some(first) = list.first() else {
-        let t = ty.and_then(|t| t.as_tensor());
-        let (dtype, rank) = match t {
-            Some(t) => (t.dtype, t.shape.as_ref().map_or(0, |s| s.len())),
-            None => {
-                return Err(Diagnostic::new(ErrorKind::Type, format!("the type of {:?} is unknown", outs.get(out))));
-            }
+        let Some(t) = ty.and_then(|t| t.as_tensor()) else {
+            return Err(Diagnostic::new(ErrorKind::Type, format!("the type of {:?} is unknown", outs.get(out))));
         };
-        return Tensor::zeros(dtype, &vec![0; rank + 1]);
+        let each = t.shape.iter().flatten().map(|&d| extent(d).unwrap_or(0));
+        return Tensor::zeros(t.dtype, &std::iter::once(0).chain(each).collect::<Vec<_>>());
     };
     let (dtype, shape) = (first.dtype(), first.shape().to_vec());
     if let Some(t) = list.iter().find(|t| t.shape() != shape) {
