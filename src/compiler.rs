@@ -1,15 +1,19 @@
 //! The way of a model, on one screen.
 
+#[cfg(feature = "llvm")]
 use crate::emit;
 use crate::model::CompiledModel;
 use crate::options::{CompileOptions, Target};
 use bytes::Bytes;
 use ir::{Module, Onnx, Registry};
-use lower::pass::{Hooks, Lowered, Slot};
+#[cfg(feature = "llvm")]
+use lower::pass::Slot;
+use lower::pass::{Hooks, Lowered};
+#[cfg(feature = "llvm")]
 use prost::Message;
 use std::path::Path;
 use std::sync::Arc;
-use tensor::Result;
+use tensor::{Diagnostic, Result};
 
 /// Compiles models.
 ///
@@ -59,21 +63,23 @@ impl Compiler {
     /// # Errors
     /// What is wrong, where in the model, what to do: see [`tensor::Diagnostic`].
     pub fn compile_path(&self, path: impl AsRef<Path>) -> Result<CompiledModel> {
-        self.compile(ir::import::import_path(path.as_ref(), &Registry::builtin())?)
+        let module = ir::import::import_path(path.as_ref(), &Registry::builtin()).map_err(Diagnostic::or_help)?;
+        self.compile(module)
     }
     /// Compiles ONNX bytes; external data is looked for in `folder`.
     ///
     /// # Errors
     /// As [`Compiler::compile_path`].
     pub fn compile_bytes(&self, bytes: impl Into<Bytes>, folder: Option<&Path>) -> Result<CompiledModel> {
-        self.compile(ir::import::import_bytes(bytes.into(), folder, &Registry::builtin())?)
+        let module = ir::import::import_bytes(bytes.into(), folder, &Registry::builtin());
+        self.compile(module.map_err(Diagnostic::or_help)?)
     }
     /// Compiles a module in text form (`docs/IR.md`).
     ///
     /// # Errors
     /// As [`Compiler::compile_path`].
     pub fn compile_text(&self, text: &str) -> Result<CompiledModel> {
-        self.compile(ir::text::parse_onnx(text, &Registry::builtin())?)
+        self.compile(ir::text::parse_onnx(text, &Registry::builtin()).map_err(Diagnostic::or_help)?)
     }
     /// Compiles a module.
     ///
@@ -89,7 +95,7 @@ impl Compiler {
     /// As [`Compiler::compile_path`], and what the hooks return.
     pub fn compile_with(&self, module: Module<Onnx>, hooks: &mut Hooks) -> Result<CompiledModel> {
         let lowered = self.lower(module, hooks)?;
-        self.generate(lowered, hooks)
+        self.generate(lowered, hooks).map_err(Diagnostic::or_help)
     }
 
     /// Options of the pass list as these compile options set them.
@@ -111,7 +117,7 @@ impl Compiler {
     /// # Errors
     /// As [`Compiler::compile_path`].
     pub fn lower(&self, module: Module<Onnx>, hooks: &mut Hooks) -> Result<Lowered> {
-        lower::pass::compile(module, &self.pass_options(), hooks)
+        lower::pass::compile(module, &self.pass_options(), hooks).map_err(Diagnostic::or_help)
     }
 
     /// LLVM IR and assembly of a host program's code, as text: of the CPU target, then of the kernels for each GPU.
@@ -151,17 +157,19 @@ impl Compiler {
         let Lowered { hip, program, .. } = lowered;
         let o = &self.options;
         if o.targets.is_empty() {
-            return Err(tensor::Diagnostic::new(tensor::ErrorKind::Argument, "there is no target to compile for")
+            return Err(Diagnostic::new(tensor::ErrorKind::Argument, "there is no target to compile for")
                 .help("leave the targets at their default, or name one: cpu, hip:gfx942, cuda:sm_90"));
         }
-        let table = emit::constants(&hip, &program, o.constants, std::io::sink())?;
+        let table = emit::constants(&hip, &program, o, std::io::sink())?;
         let launches: Vec<_> = match o.gpus().next() {
             Some(_) => program.kernels.iter().map(codegen::gpu::launch).collect(),
             None => vec![],
         };
-        let md = emit::metadata(&hip, &program, &table, o, codegen::frame_words(&program)?, &launches);
+        let how = self.code_options()?;
+        let needs = (codegen::frame_words(&program)?, how.target.requirement());
+        let md = emit::metadata(&hip, &program, &table, o, needs, &launches);
         let bytes = md.encode_to_vec();
-        let mut code = codegen::compile(&program, &self.code_options()?, &bytes)?;
+        let mut code = codegen::compile(&program, &how, &bytes)?;
         let times = std::mem::take(&mut code.times);
         let artifact = emit::container(md, code, o, program.to_string())?;
         Ok(CompiledModel::fresh(artifact, table.parts, hip, program, o.clone(), times))
@@ -169,7 +177,7 @@ impl Compiler {
 
     #[cfg(not(feature = "llvm"))]
     pub(crate) fn generate(&self, _: Lowered, _: &mut Hooks) -> Result<CompiledModel> {
-        Err(tensor::Diagnostic::new(tensor::ErrorKind::Unsupported, "this build has no code generator")
+        Err(Diagnostic::new(tensor::ErrorKind::Unsupported, "this build has no code generator")
             .help("build hip-ep with the feature llvm"))
     }
 

@@ -36,6 +36,8 @@ pub fn render_ops() -> String {
     let n = lines.len();
     lines.iter().for_each(|l| s.push_str(&l.2));
     let _ = writeln!(s, "\n{n} rows.");
+    s += "\n```console\n$ hip-opt model.onnx --explain --pipeline hip --emit none\n…\n/Softmax (Softmax): loops\n\
+          total: 1 kernel gemm.f32, 2 loops\n```\n";
     s
 }
 

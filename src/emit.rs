@@ -24,7 +24,12 @@ pub(crate) struct ConstantTable {
 ///
 /// # Errors
 /// `Io` when a constant cannot be read or written, `Unsupported` for string constants in device code.
-pub(crate) fn constants<W: Write>(m: &Module<Hip>, p: &HostProgram, how: Constants, out: W) -> Result<ConstantTable> {
+pub(crate) fn constants<W: Write>(
+    m: &Module<Hip>,
+    p: &HostProgram,
+    o: &CompileOptions,
+    out: W,
+) -> Result<ConstantTable> {
     let mut writer = ConstantsWriter::new(out)?;
     let (mut lines, mut parts) = (Vec::new(), BTreeMap::new());
     for (i, used) in p.constants.iter().enumerate() {
@@ -32,8 +37,9 @@ pub(crate) fn constants<W: Write>(m: &Module<Hip>, p: &HostProgram, how: Constan
         let line = match &c.data {
             ConstData::Seeded(s) => artifact::seeded(&c.name, c.dtype, &c.shape, s)?,
             ConstData::Splat(e) => artifact::splat(&c.name, c.dtype, &c.shape, e)?,
-            ConstData::File { file, offset, .. } if how == Constants::Reference => {
-                artifact::external(&c.name, c.dtype, &c.shape, &file.path.to_string_lossy(), *offset)?
+            ConstData::File { file, offset, .. } if o.constants == Constants::Reference => {
+                let path = o.external_path(&file.path).to_string_lossy();
+                artifact::external(&c.name, c.dtype, &c.shape, &path, *offset)?
             }
             ConstData::Strings(_) => {
                 let text = format!("constant {:?} holds strings, which no kernel takes", c.name);
@@ -58,13 +64,14 @@ pub(crate) fn metadata(
     p: &HostProgram,
     table: &ConstantTable,
     o: &CompileOptions,
-    frame_words: u64,
+    (frame_words, features): (u64, String),
     launches: &[kernels::gpu::Launch],
 ) -> Metadata {
     let mut md = Metadata::new();
+    md.compiler_version = env!("CARGO_PKG_VERSION").into();
     md.abi_hash = runtime::abi::abi_hash();
     md.model = m.meta.name.clone();
-    md.target = Some(artifact::Target { device: o.devices(), triple: o.triple().into(), features: o.tier().into() });
+    md.target = Some(artifact::Target { device: o.devices(), triple: o.triple().into(), features });
     md.options = o.lines();
     md.options_hash = blake3::hash(md.options.join("\n").as_bytes()).to_hex().to_string();
     md.frame_words = frame_words;
@@ -174,11 +181,11 @@ pub(crate) fn container(
 ///
 /// # Errors
 /// `Io` with the path.
-pub(crate) fn write_constants(path: &Path, m: &Module<Hip>, p: &HostProgram, how: Constants) -> Result<()> {
+pub(crate) fn write_constants(path: &Path, m: &Module<Hip>, p: &HostProgram, o: &CompileOptions) -> Result<()> {
     let path = artifact::constants_path(path);
     let mut failed = None;
     let written = artifact::write_beside(&path, |f| {
-        constants(m, p, how, std::io::BufWriter::new(f)).map(|_| ()).map_err(|e| {
+        constants(m, p, o, std::io::BufWriter::new(f)).map(|_| ()).map_err(|e| {
             let io = std::io::Error::other(e.to_string());
             failed = Some(e);
             io

@@ -1,7 +1,7 @@
 //! A compiled model: save it, load it elsewhere, open sessions on it.
 
 use crate::emit;
-use crate::options::{CompileOptions, Constants};
+use crate::options::{CompileOptions, Constants, real_folder};
 use artifact::{Artifact, Kind, Metadata};
 use bytes::Bytes;
 use ir::Module;
@@ -71,6 +71,7 @@ impl std::fmt::Debug for CompiledModel {
 }
 
 impl CompiledModel {
+    #[cfg(feature = "llvm")]
     pub(crate) fn fresh(
         artifact: Artifact,
         parts: std::collections::BTreeMap<usize, Bytes>,
@@ -81,6 +82,7 @@ impl CompiledModel {
     ) -> CompiledModel {
         let mut from = ConstantsFrom::default();
         from.parts = parts;
+        from.folder = options.artifact_folder.clone();
         let fresh = Some((hip, program, options));
         CompiledModel(Arc::new(Inner {
             artifact: Arc::new(artifact),
@@ -98,7 +100,10 @@ impl CompiledModel {
     /// # Errors
     /// `Io` when a file is missing, `Malformed` when it is not what it should be or belongs to another version.
     pub fn load(path: impl AsRef<Path>) -> Result<CompiledModel> {
-        let path = path.as_ref();
+        CompiledModel::read(path.as_ref()).map_err(Diagnostic::or_help)
+    }
+
+    fn read(path: &Path) -> Result<CompiledModel> {
         let head = Head::read(path)?;
         let (artifact, code) = if head.is_elf {
             let (artifact, code) = runtime::open_shared_object(path)?;
@@ -139,11 +144,12 @@ impl CompiledModel {
     /// Writes the artifact to `path` and its constants beside it, with the extension `constants`.
     ///
     /// # Errors
-    /// `Io` with the path; `Argument` for a model that was itself loaded (copy its files instead).
+    /// `Io` with the path; `Argument` for a model that was itself loaded (copy its files instead), and for another folder than the
+    /// [`CompileOptions::artifact_folder`] it was compiled for.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        self.save_constants(path)?;
-        artifact::write_beside(path, |f| std::io::Write::write_all(f, self.0.artifact.bytes()))
+        let write = || artifact::write_beside(path, |f| std::io::Write::write_all(f, self.0.artifact.bytes()));
+        self.save_constants(path).and_then(|()| write()).map_err(Diagnostic::or_help)
     }
 
     /// Writes a shared object that runs in processes without LLVM, and its constants beside it.
@@ -153,9 +159,11 @@ impl CompiledModel {
     #[cfg(feature = "llvm")]
     pub fn save_native(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        self.save_constants(path)?;
-        let gpu: Vec<_> = self.0.artifact.sections_of(Kind::GpuCode).collect();
-        codegen::native::link_shared(&self.object()?, &artifact::gpu::pack(&gpu), path)
+        let write = || {
+            let gpu: Vec<_> = self.0.artifact.sections_of(Kind::GpuCode).collect();
+            codegen::native::link_shared(&self.object()?, &artifact::gpu::pack(&gpu), path)
+        };
+        self.save_constants(path).and_then(|()| write()).map_err(Diagnostic::or_help)
     }
 
     fn save_constants(&self, path: &Path) -> Result<()> {
@@ -163,10 +171,20 @@ impl CompiledModel {
             return Err(Diagnostic::new(ErrorKind::Argument, "this model was loaded, not compiled, in this process")
                 .help("copy its artifact and its .constants file"));
         };
-        let how: Constants = options.constants;
-        emit::write_constants(path, hip, program, how)
+        if options.constants == Constants::Reference
+            && let Some(folder) = &options.artifact_folder
+        {
+            let (meant, here) = (real_folder(folder).ok(), path.parent().and_then(|p| real_folder(p).ok()));
+            if meant != here {
+                let text =
+                    format!("the model was compiled for the folder {}, not for {}", folder.display(), path.display());
+                return Err(Diagnostic::new(ErrorKind::Argument, text).help("save it there, then move the folder"));
+            }
+        }
+        emit::write_constants(path, hip, program, options)
     }
 
+    #[cfg(feature = "llvm")]
     fn object(&self) -> Result<Bytes> {
         let mut objects = self.0.artifact.sections_of(Kind::HostObject);
         let first = objects.next().map(|(_, bytes)| bytes);
@@ -202,7 +220,7 @@ impl CompiledModel {
     /// # Errors
     /// `Malformed` when the artifact does not fit this build, `Io` when constants are missing.
     pub fn session(&self, device: DeviceKind, options: SessionOptions) -> Result<Session> {
-        Session::new(self.model()?, device.open(), options)
+        self.model().and_then(|m| Session::new(m, device.open(), options)).map_err(Diagnostic::or_help)
     }
 }
 

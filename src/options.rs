@@ -3,6 +3,7 @@
 use kernels::gpu::Arch;
 use kernels::gpu::arch::ARCHS;
 use rewrite::rule::NumClass;
+use std::path::{Path, PathBuf};
 use tensor::{Diagnostic, ErrorKind, Result};
 
 /// What to compile for.
@@ -100,6 +101,14 @@ pub struct CompileOptions {
     pub opt_level: u8,
     /// Where constants go.
     pub constants: Constants,
+    /// The folder that the artifact will lie in. External data in it, or below it, is then referred to by its path from there, so that
+    /// the folder can be moved; other external data, and all without this, by its absolute path.
+    pub artifact_folder: Option<PathBuf>,
+}
+
+/// A folder without links and relative parts; that of a bare file name is empty and means the current one.
+pub(crate) fn real_folder(folder: &Path) -> std::io::Result<PathBuf> {
+    if folder.as_os_str().is_empty() { Path::new(".").canonicalize() } else { folder.canonicalize() }
 }
 
 impl Default for CompileOptions {
@@ -110,6 +119,7 @@ impl Default for CompileOptions {
             disabled: Vec::new(),
             opt_level: 3,
             constants: Constants::Sidecar,
+            artifact_folder: None,
         }
     }
 }
@@ -131,7 +141,7 @@ pub const OPTIONS: &[(&str, &str, &str)] = &[
     (
         "constants",
         "sidecar",
-        "`sidecar` writes weights to a file beside the artifact; `reference` leaves those of external data files where they are",
+        "`sidecar` writes weights to a file beside the artifact; `reference` leaves those of external data files where they are ([constants](constants.md))",
     ),
 ];
 
@@ -160,16 +170,23 @@ impl CompileOptions {
         self.targets.iter().any(|t| matches!(t, Target::Cpu { .. }))
     }
     /// LLVM triple of the host code.
+    #[cfg_attr(not(feature = "llvm"), allow(dead_code))]
     pub(crate) fn triple(&self) -> &'static str {
         "x86_64-unknown-linux-gnu"
     }
     /// Names of the devices as the artifact keeps them: `cpu`, `hip:gfx942`.
+    #[cfg_attr(not(feature = "llvm"), allow(dead_code))]
     pub(crate) fn devices(&self) -> String {
         let name = |t: &Target| match t {
             Target::Cpu { .. } => "cpu".to_string(),
             Target::Gpu(arch) => arch.target(),
         };
         self.targets.iter().map(name).collect::<Vec<_>>().join(",")
+    }
+    /// How the artifact names an external file.
+    pub(crate) fn external_path<'p>(&self, file: &'p Path) -> &'p Path {
+        let folder = self.artifact_folder.as_ref().and_then(|f| real_folder(f).ok());
+        folder.and_then(|f| file.strip_prefix(f).ok()).unwrap_or(file)
     }
     /// One line per option, as the artifact keeps them.
     pub fn lines(&self) -> Vec<String> {
@@ -184,13 +201,15 @@ impl CompileOptions {
     /// The page `docs/options.md`.
     pub fn render_markdown() -> String {
         let mut s = String::from(
-            "# Compile options\n\nFields of `CompileOptions`, flags of `hip-compiler` and `hip-opt` by the same names. Everything that changes bytes is kept in the artifact (`hip-inspect` prints it) and hashed.\n\n| option | default | meaning |\n|---|---|---|\n",
+            "# Compile options\n\nFields of `CompileOptions`, flags of `hip-compiler` by the same names (`hip-opt` takes `target` and `disable`). Everything that changes bytes is kept in the artifact and hashed.\n\n| option | default | meaning |\n|---|---|---|\n",
         );
         for (name, default, doc) in OPTIONS {
             let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
             s += &format!("| `{name}` | {default} | {doc} |\n");
         }
-        s
+        s + "\n```console\n$ hip-compiler model.onnx --target cpu:x86-64 --rewrites exact --disable fuse --opt-level 1\nmodel.hipep\n\
+             $ hip-inspect model.hipep\n…\noption      target=cpu:x86-64\noption      rewrites=exact\noption      disable=fuse\n\
+             option      opt-level=1\noption      constants=sidecar\n…\n```\n"
     }
 }
 

@@ -142,7 +142,10 @@ pub fn open(path: &Path, metadata: &Metadata) -> Result<Bytes> {
     let bytes =
         tensor::map::map_file(path).map_err(|e| e.help("the constants file lies beside the artifact; copy both"))?;
     let want = metadata.constants_file.as_ref().map_or(CONSTANT_ALIGN, |f| f.bytes);
-    let fail = |text: String| Err(Diagnostic::new(ErrorKind::Malformed, text).note("file", path.display().to_string()));
+    let fail = |text: String| {
+        let e = Diagnostic::new(ErrorKind::Malformed, text).note("file", path.display().to_string());
+        Err(e.help("copy the file that was written with the artifact, or compile the model again"))
+    };
     if bytes.get(..8) != Some(&MAGIC[..]) || bytes.get(8..12) != Some(&VERSION.to_le_bytes()[..]) {
         return fail(format!("this is no constants file of version {VERSION}"));
     }

@@ -228,7 +228,7 @@ impl<'a> Cursor<'a> {
 }
 
 fn cut_short() -> Diagnostic {
-    malformed("the artifact is cut short within its header")
+    malformed("the artifact is cut short within its header").help("copy it again")
 }
 
 fn read_header(bytes: &[u8]) -> Result<Vec<Section>> {

@@ -26,6 +26,19 @@ const TIERS: &[(&str, Caps)] = &[
 
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
+/// Features of every x86-64 processor.
+const BASE: &[&str] = &["64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2", "x87"];
+
+/// LLVM's feature list without those that no machine is asked for.
+fn checked_features(features: &str) -> String {
+    let known = |f: &str| BASE.contains(&f) || runtime::machine::is_checked(f);
+    let each = features.split(',').map(|f| match f.strip_prefix('+') {
+        Some(name) if !known(name) => format!("-{name}"),
+        _ => f.to_string(),
+    });
+    each.collect::<Vec<_>>().join(",")
+}
+
 impl CpuTarget {
     /// A portable tier or `native`, this machine with all its features.
     ///
@@ -43,14 +56,23 @@ impl CpuTarget {
             .help(format!("the tiers are {}", known.join(", "))))
     }
 
-    /// This machine. The name alone is unreliable in virtual machines: what counts is the feature list.
+    /// This machine. The name alone is unreliable in virtual machines: what counts is the feature list. It holds only features that
+    /// the runtime checks when it loads a model, so that code for this machine is refused by another one rather than faulting there.
     pub fn native() -> CpuTarget {
         let text = |s: inkwell::support::LLVMString| s.to_string_lossy().into_owned();
         CpuTarget {
             triple: TRIPLE.into(),
             cpu: text(TargetMachine::get_host_cpu_name()),
-            features: text(TargetMachine::get_host_cpu_features()),
+            features: checked_features(&text(TargetMachine::get_host_cpu_features())),
         }
+    }
+
+    /// What code for this target needs of a machine, for the artifact: the level, or the features that are used, as `+avx2,+fma`.
+    pub fn requirement(&self) -> String {
+        if self.features.is_empty() {
+            return self.cpu.clone();
+        }
+        self.features.split(',').filter(|f| f.starts_with('+')).collect::<Vec<_>>().join(",")
     }
 
     /// Whether a feature is part of the target.
@@ -84,5 +106,23 @@ impl CpuTarget {
         target
             .create_target_machine(&triple, &self.cpu, &self.features, level, RelocMode::PIC, CodeModel::Small)
             .ok_or_else(|| fail(format!("unknown CPU {}", self.cpu)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_for_this_machine_uses_only_what_is_checked() {
+        assert_eq!(checked_features("+64bit,+avx2,-avx512f,+tsxldtrk,+bmi"), "+64bit,+avx2,-avx512f,-tsxldtrk,+bmi");
+        let native = CpuTarget::native();
+        let needs = native.requirement();
+        assert!(!needs.is_empty() && needs.split(',').all(|f| f.starts_with('+')), "{needs:?}");
+        assert!(
+            needs.split(',').all(|f| BASE.contains(&&f[1..]) || runtime::machine::is_checked(&f[1..])),
+            "{needs:?}"
+        );
+        assert_eq!(CpuTarget::tier("x86-64-v3").unwrap().requirement(), "x86-64-v3");
     }
 }

@@ -509,6 +509,10 @@ pub fn render() -> String {
         "\nThe seventh slot, `{}`, runs in the library once inputs, outputs and metadata are written.\n",
         Slot::AfterInterface.name()
     );
+    out += "\n```console\n$ hip-opt model.onnx --disable rewrite --stop-after infer-again\n…\n\
+            \u{20} %v7 = Erf-9 %v6 : f32[batch, seq, 8]  ; /act/Erf\n…\n\
+            $ hip-opt model.onnx --pipeline host --timings --emit none\n…\n\
+            plan…ms…\nhost-program…ms…\n```\n";
     out
 }
 

@@ -124,6 +124,7 @@ pub const SYM_ABI_HASH: &str = "hip_ep_abi_hash";
 pub const SYM_METADATA: &str = "hip_ep_metadata";
 
 /// Hash of the table, its version and the types that cross it: FNV-1a over their description.
+#[allow(clippy::indexing_slicing)] // positions are below the lengths, and a constant function has no iterators
 pub const fn abi_hash() -> u64 {
     const fn mix(mut h: u64, s: &str) -> u64 {
         let b = s.as_bytes();

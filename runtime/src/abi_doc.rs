@@ -100,7 +100,12 @@ pub fn render_markdown() -> String {
         let args: Vec<String> = f.args.iter().map(|(n, t)| format!("{t} {n}")).collect();
         let _ = writeln!(out, "| {} | `{}` | {} | {} |", 16 + 8 * i, f.name, args.join(", "), f.doc.trim());
     }
-    out + TAIL
+    let _ = write!(
+        out,
+        "{TAIL}\n```console\n$ hip-compiler model.onnx --mode native\nmodel.so\n$ hip-inspect model.so --json\n…\n  \"abi_hash\": \"{:#018x}\",\n…\n```\n",
+        abi_hash()
+    );
+    out
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
         clippy::unwrap_used,
         clippy::expect_used,
         clippy::panic,
+        clippy::indexing_slicing,
         clippy::cast_possible_truncation,
         clippy::cast_possible_wrap,
         clippy::cast_sign_loss
@@ -26,7 +27,7 @@ pub mod constants;
 pub mod device;
 pub mod host_ops;
 pub mod io;
-mod machine;
+pub mod machine;
 pub mod model;
 pub mod profile;
 mod run;

@@ -11,32 +11,64 @@ macro_rules! detect {
     };
 }
 
-/// Whether this machine has a feature; `None` for names that are not checked.
+/// Whether this machine has a feature by LLVM's name; `None` for names that are not checked.
 #[cfg(target_arch = "x86_64")]
 fn has(feature: &str) -> Option<bool> {
+    // LLVM's name where the library has another one.
+    let name = match feature {
+        "bmi" => "bmi1",
+        "pclmul" => "pclmulqdq",
+        "cx16" => "cmpxchg16b",
+        "rdrnd" => "rdrand",
+        other => other,
+    };
     detect!(
-        feature,
+        name,
         "sse3",
         "ssse3",
         "sse4.1",
         "sse4.2",
+        "sse4a",
         "popcnt",
         "lzcnt",
         "movbe",
+        "cmpxchg16b",
+        "aes",
+        "pclmulqdq",
+        "rdrand",
+        "rdseed",
+        "adx",
+        "sha",
         "avx",
         "avx2",
         "fma",
         "f16c",
         "bmi1",
         "bmi2",
+        "gfni",
+        "vaes",
+        "vpclmulqdq",
         "avx512f",
         "avx512bw",
         "avx512cd",
         "avx512dq",
         "avx512vl",
+        "avx512ifma",
+        "avx512vbmi",
+        "avx512vbmi2",
+        "avx512bitalg",
+        "avx512vpopcntdq",
         "avx512vnni",
-        "avx512bf16"
+        "avx512bf16",
+        "avx512fp16",
+        "avxvnni"
     )
+}
+
+/// Whether a machine can be asked for a feature by LLVM's name, so that code which uses it is refused where it is missing. Code that
+/// is to run on other machines may use no other features.
+pub fn is_checked(feature: &str) -> bool {
+    has(feature).is_some()
 }
 
 #[cfg(not(target_arch = "x86_64"))]

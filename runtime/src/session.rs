@@ -103,6 +103,15 @@ impl Session {
         outputs: &mut dyn OutputAllocator,
         options: &RunOptions<'_>,
     ) -> Result<Report> {
+        self.run_once(inputs, outputs, options).map_err(Diagnostic::or_help)
+    }
+
+    fn run_once(
+        &self,
+        inputs: &RunInputs<'_>,
+        outputs: &mut dyn OutputAllocator,
+        options: &RunOptions<'_>,
+    ) -> Result<Report> {
         let views = self.bind(inputs)?;
         let mut context = match lock(&self.idle).pop() {
             Some(c) => c,
@@ -243,10 +252,13 @@ impl Session {
                     Key::Index(i) => format!("there is no input {i}; the model has {}", ports.len()),
                     Key::Name(n) => format!("the model has no input {n:?}"),
                 };
-                return Err(argument(what).note("inputs", all()));
+                return Err(argument(what)
+                    .note("inputs", all())
+                    .help("use the names or positions of the model's inputs"));
             };
             if slot.replace(view).is_some() {
-                return Err(argument(format!("input {:?} is given twice", ports[i.unwrap_or(0)].name)));
+                let name = i.and_then(|i| ports.get(i)).map_or("", |p| p.name.as_str());
+                return Err(argument(format!("input {name:?} is given twice")).help("leave one of the two out"));
             }
         }
         let missing: Vec<String> = bound
@@ -256,7 +268,8 @@ impl Session {
             .map(|(_, p)| format!("{:?} {}", p.name, p.display()))
             .collect();
         if !missing.is_empty() {
-            return Err(argument(format!("missing input {}", missing.join(", "))));
+            let e = argument(format!("missing input {}", missing.join(", ")));
+            return Err(e.help("every input of the model needs a tensor"));
         }
         let mut views = Vec::with_capacity(ports.len());
         for (v, p) in bound.into_iter().flatten().zip(ports) {
@@ -300,7 +313,8 @@ fn check_input(v: &View<'_>, p: &Port) -> Result<()> {
     let fail = |kind, text: String| {
         Err(Diagnostic::new(kind, text)
             .note("expected", p.display())
-            .note("got", format!("{}{:?}", v.dtype, v.shape.as_slice())))
+            .note("got", format!("{}{:?}", v.dtype, v.shape.as_slice()))
+            .help("give the input as the model declares it; names stand for extents of any size"))
     };
     if v.dtype != want {
         return fail(ErrorKind::Type, format!("input {:?} is {} but {want} is needed", p.name, v.dtype));

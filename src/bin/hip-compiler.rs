@@ -103,6 +103,7 @@ fn run(cli: &Cli) -> Result<bool> {
         Mode::Native => "so",
     };
     let output = cli.output.clone().unwrap_or_else(|| model.with_extension(extension));
+    options.artifact_folder = output.parent().map(PathBuf::from);
     let bar = tool::spinner("import");
     let start = Instant::now();
     let mut times = Vec::new();

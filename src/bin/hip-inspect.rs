@@ -90,8 +90,8 @@ fn run(cli: &Cli) -> Result<bool> {
     if let Some(t) = &m.target {
         println!("target      {} {} {}", t.device, t.triple, t.features);
     }
-    m.inputs.iter().for_each(|p| println!("input       {}", p.display()));
-    m.outputs.iter().for_each(|p| println!("output      {}", p.display()));
+    m.inputs.iter().for_each(|p| println!("input       {}: {}", p.name, p.display()));
+    m.outputs.iter().for_each(|p| println!("output      {}: {}", p.name, p.display()));
     let total: u64 = m
         .constants
         .iter()

@@ -8,8 +8,16 @@ pub mod verdict;
 
 use tensor::{Diagnostic, ErrorKind, Result};
 
-/// Starts logging to standard error by `RUST_LOG` (warnings by default).
+/// Starts logging to standard error by `RUST_LOG` (warnings by default), and ends quietly when a reader of standard output goes away
+/// (`| head`).
 pub fn init_log() {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |p| {
+        if p.payload_as_str().is_some_and(|t| t.starts_with("failed printing to stdout") && t.contains("Broken pipe")) {
+            std::process::exit(0);
+        }
+        hook(p);
+    }));
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }
@@ -20,7 +28,7 @@ pub fn exit(result: Result<bool>) -> std::process::ExitCode {
         Ok(true) => std::process::ExitCode::SUCCESS,
         Ok(false) => std::process::ExitCode::FAILURE,
         Err(e) => {
-            eprintln!("error: {e}");
+            eprintln!("error: {}", e.or_help());
             std::process::ExitCode::FAILURE
         }
     }

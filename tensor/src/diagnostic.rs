@@ -80,6 +80,28 @@ impl Diagnostic {
         self
     }
 
+    /// Says what helps against this kind of failure in general, where nothing better was said. Public functions of the library and the
+    /// tools do this last, so that every error that users see has a help line.
+    pub fn or_help(self) -> Self {
+        if self.0.help.is_some() {
+            return self;
+        }
+        let text = match self.0.kind {
+            ErrorKind::Malformed => "the file is damaged, or what wrote it is wrong: copy it or export it again",
+            ErrorKind::Unsupported => "the operators and types that are supported are in docs/OPS.md",
+            ErrorKind::Type => "insert a Cast before the node, or export the model with types that fit",
+            ErrorKind::Shape => "correct the extents in the model, or those that its inputs declare",
+            ErrorKind::Io => "check that the path is right and that you may read or write there",
+            ErrorKind::Limit => "use smaller extents, or split the model",
+            ErrorKind::Argument => "check what was passed against the names and types that are expected",
+            ErrorKind::Device => "free memory, or run with smaller extents",
+            ErrorKind::Guard => "change the inputs, or compile the model with other extents",
+            ErrorKind::Cancelled => "the caller asked the run to end; start it again",
+            ErrorKind::Internal => "this is a bug of hip-ep: please report it with the model",
+        };
+        self.help(text)
+    }
+
     /// The kind.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
@@ -127,5 +149,17 @@ impl std::error::Error for Diagnostic {}
 impl From<std::io::Error> for Diagnostic {
     fn from(e: std::io::Error) -> Self {
         Diagnostic::new(ErrorKind::Io, e.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn general_help_stands_only_where_there_is_none() {
+        let e = || Diagnostic::new(ErrorKind::Shape, "no");
+        assert!(e().or_help().to_string().contains("\n  help  correct the extents"));
+        assert_eq!(e().help("do this").or_help(), e().help("do this"));
     }
 }

@@ -1,4 +1,16 @@
 //! Tensors in ONNX's protobuf form: `.pb` files and the tensors inside models.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss
+    )
+)]
 
 use crate::onnx_pb::{EXTERNAL, TensorProto};
 use crate::{DType, Diagnostic, ErrorKind, Result, Tensor, Writer};
@@ -213,9 +225,13 @@ pub fn literal(t: &Tensor) -> Option<Vec<String>> {
             DType::Bool => (v.i64_at(i) != 0).to_string(),
             DType::U64 => v.i64_at(i).cast_unsigned().to_string(),
             d if d.is_int() => v.i64_at(i).to_string(),
-            // The shortest text of the narrow value: f16 and smaller are exact in f32.
             DType::F64 => format!("{:?}", v.f64_at(i)),
-            _ => format!("{:?}", v.f64_at(i) as f32),
+            // The shortest text of the narrow value: what is left is exact in f32.
+            _ => {
+                #[allow(clippy::cast_possible_truncation)]
+                let short = v.f64_at(i) as f32;
+                format!("{short:?}")
+            }
         })
         .collect();
     let refs: Vec<&str> = items.iter().map(String::as_str).collect();

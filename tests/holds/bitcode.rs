@@ -132,3 +132,16 @@ fn shared_object_needs_no_library_and_no_symbol() {
         assert!(said.contains("statically linked") || said.contains("not a dynamic"), "{said}");
     }
 }
+
+/// What code for this very machine needs is in the artifact, feature by feature, so that another machine can refuse it.
+#[test]
+fn code_for_this_machine_says_what_it_needs() {
+    let native = hip_ep::Target::parse("cpu:native").expect("a target");
+    let m =
+        hip_ep::Compiler::new().target(native).compile_bytes(mixed().bytes(), None).unwrap_or_else(|e| panic!("{e}"));
+    let target = m.metadata().target.clone().expect("a target");
+    assert!(target.features.split(',').all(|f| f.starts_with('+')), "{}", target.features);
+    assert!(target.features.contains("+sse2"), "{}", target.features);
+    let y = run(&session(&m, hip_ep::DeviceKind::Cpu), &[random(1, &[2, 3, 4, 8])]);
+    assert_close(&y, &interpret(&mixed().bytes(), &[random(1, &[2, 3, 4, 8])]), "native");
+}

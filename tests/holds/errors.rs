@@ -22,6 +22,7 @@ impl Texts<'_> {
         };
         // Sizes and hashes of code change with the compiler.
         let said = words(&said);
+        assert!(said.contains("\n  help "), "{name}: nothing says what to do:\n{said}");
         let _ = writeln!(self.out, "== {name}\n{}\n", said.trim_end());
     }
     fn graph(&mut self, name: &str, g: G) {

@@ -110,3 +110,62 @@ fn child(folder: &std::path::Path) {
     let (v, seen) = peak_of(|| std::hint::black_box(vec![1u8; 300 << 20]));
     assert!(seen - before > 290 << 10, "{} bytes were not seen", v.len());
 }
+
+/// Weights in their own file: the folder with model, weights and artifact can be moved; elsewhere the path is absolute.
+#[test]
+fn a_folder_with_external_weights_can_be_moved() {
+    let f = Folder::new("moved");
+    let (first, second) = (f.file("first"), f.file("second"));
+    std::fs::create_dir_all(first.join("data")).expect("the folder is ours");
+    let w = random(9, &[4, 5]);
+    std::fs::write(first.join("data/weights.bin"), w.bytes()).expect("the folder is ours");
+    let entry = |key: &str, value: &str| StringStringEntryProto { key: key.into(), value: value.into() };
+    let mut g = graph().input("x", DType::F32, &["n", "4"]).node("MatMul", &["x", "w"], &["y"]).output("y");
+    let whole = g.clone().weight("w", &w);
+    g.0.initializer.push(TensorProto {
+        name: "w".into(),
+        dims: vec![4, 5],
+        data_type: DType::F32 as i32,
+        data_location: EXTERNAL,
+        external_data: vec![entry("location", "data/weights.bin")],
+        ..Default::default()
+    });
+    std::fs::write(first.join("model.onnx"), g.bytes()).expect("the folder is ours");
+    let x = random(10, &[3, 4]);
+    let want = interpret(&whole.bytes(), std::slice::from_ref(&x));
+    let run = |path: &std::path::Path| {
+        let m = CompiledModel::load(path).unwrap_or_else(|e| panic!("{e}"));
+        assert_close(&run(&session(&m, DeviceKind::Cpu), std::slice::from_ref(&x)), &want, &path.display().to_string());
+    };
+    let compile = |folder: Option<&std::path::Path>| {
+        let mut options = CompileOptions::default();
+        options.constants = Constants::Reference;
+        options.artifact_folder = folder.map(Into::into);
+        Compiler::with(options).compile_path(first.join("model.onnx")).unwrap_or_else(|e| panic!("{e}"))
+    };
+    let m = compile(Some(&first));
+    assert_close(
+        &super::kit::run(&session(&m, DeviceKind::Cpu), std::slice::from_ref(&x)),
+        &want,
+        "before it is saved",
+    );
+    for name in ["model.hipep", "model.so"] {
+        let save = if name == "model.so" { CompiledModel::save_native } else { CompiledModel::save };
+        save(&m, first.join(name)).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(std::fs::metadata(first.join("model.constants")).expect("written").len(), 64, "no weight is copied");
+        let e = save(&m, f.file(name)).expect_err("its paths are those of the other folder").to_string();
+        assert!(e.contains("was compiled for the folder"), "{e}");
+    }
+    let elsewhere = f.file("elsewhere.hipep");
+    compile(Some(f.path())).save(&elsewhere).unwrap_or_else(|e| panic!("{e}"));
+    let absolute = f.file("absolute.hipep");
+    compile(None).save(&absolute).unwrap_or_else(|e| panic!("{e}"));
+    run(&absolute);
+    run(&elsewhere);
+    std::fs::rename(&first, &second).expect("the folder is ours");
+    run(&second.join("model.hipep"));
+    run(&second.join("model.so"));
+    let m = CompiledModel::load(&absolute).expect("the artifact is intact");
+    let e = m.session(DeviceKind::Cpu, Default::default()).expect_err("the weights are gone").to_string();
+    assert!(e.contains("cannot read external data") && e.contains("help"), "{e}");
+}

@@ -3,6 +3,8 @@
 mod bitcode;
 mod constants;
 mod determinism;
+mod docs;
+mod empty;
 mod errors;
 mod growth;
 pub mod kit;

@@ -1,6 +1,6 @@
 //! What a reviewer runs: format, lints, docs, generated files, rules of the tree. Needs no GPU; `--no-llvm` needs no LLVM either.
 
-use crate::{setup, sh, tidy};
+use crate::{deny, setup, sh, tidy};
 use anyhow::{Result, bail};
 
 #[derive(clap::Args, Default)]
@@ -16,12 +16,18 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     sh::run(&mut sh::cargo(&["fmt", "--all", "--check"]))?;
     tidy::run()?;
+    deny::run()?;
     if !args.no_llvm {
         setup::llvm()?;
     }
     let scope: &[&str] = if args.no_llvm { &[] } else { &["--workspace"] };
     let mut clippy = sh::cargo(&["clippy", "--quiet", "--all-targets"]);
     sh::run(clippy.args(scope).args(["--", "--deny", "warnings"]))?;
+    // The library as an application without LLVM builds it, and with the tools' helpers.
+    for features in ["", "tools"] {
+        let mut lean = sh::cargo(&["clippy", "--quiet", "--package", "hip-ep", "--no-default-features"]);
+        sh::run(lean.args(["--features", features, "--", "--deny", "warnings"]))?;
+    }
     let mut doc = sh::cargo(&["doc", "--quiet", "--no-deps"]);
     sh::run(doc.args(scope).env("RUSTDOCFLAGS", "--deny warnings"))?;
     if !args.no_llvm {

@@ -2,13 +2,14 @@
 //!
 //! In reading order: `demo` and `test` (the README's two commands), `check`, `kernels`, `corpus`, `conformance`; each is one file.
 //! `setup` brings what a command needs and says what and why; `models` fetches models by package name; `breaks` counts what
-//! `--sabotage` breaks; `tidy` holds the rules of the tree.
+//! `--sabotage` breaks; `tidy` holds the rules of the tree, `deny` those for packages we depend on.
 
 mod breaks;
 mod check;
 mod conformance;
 mod corpus;
 mod demo;
+mod deny;
 mod gpu_kit;
 mod kernels;
 mod models;

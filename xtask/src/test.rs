@@ -19,14 +19,31 @@ type Step = (&'static str, fn() -> Result<()>);
 const STEPS: &[Step] = &[
     ("set-up", || setup::llvm().and_then(|()| setup::python().map(|_| ()))),
     ("check", || check::run(&check::Args::default())),
-    ("tests without LLVM", || sh::run(&mut sh::cargo(&["test", "--quiet"]))),
+    ("tests without LLVM", || {
+        sh::run(&mut sh::cargo(&["test", "--quiet"]))?;
+        sh::run(&mut sh::cargo(&["test", "--quiet", "-p", "xtask"]))
+    }),
     ("tests with LLVM", || sh::run(&mut sh::cargo(&["test", "--quiet", "-p", "hip-ep-codegen", "-p", "hip-ep"]))),
     ("kernels", || kernels::run(&kernels::Args::default())),
-    ("example embed", || sh::run(sh::cargo(&["test", "--quiet"]).current_dir("examples/embed"))),
+    ("mutants", || {
+        // 50,000 models and 100,000 artifacts; the test by itself takes a few hundred.
+        let mut test =
+            sh::cargo(&["test", "--quiet", "-p", "hip-ep", "--test", "main", "mutants", "--", "--nocapture"]);
+        sh::run(test.env("HIP_EP_MUTANTS", "50000"))
+    }),
+    ("example embed", || example("embed")),
+    ("example native", || example("native")),
     ("fuzz targets", || sh::run(sh::cargo(&["check", "--quiet"]).current_dir("fuzz"))),
     ("corpus", || corpus::run(&corpus::Args::ci())),
     ("conformance", || conformance::run(&conformance::Args::ci())),
 ];
+
+/// Tests of an example, which is a workspace of its own. They share a target folder: most of what they build is the same.
+fn example(name: &str) -> Result<()> {
+    let target = sh::target().join("examples");
+    let mut test = sh::cargo(&["test", "--quiet", "--target-dir"]);
+    sh::run(test.arg(target).current_dir(sh::root().join("examples").join(name)))
+}
 
 pub fn run(args: &Args) -> Result<()> {
     let wanted = |name: &str| args.only.as_ref().is_none_or(|o| name.contains(o.as_str()));

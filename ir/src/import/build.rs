@@ -715,7 +715,8 @@ fn bind<'a>(scope: &mut Scope<'a>, name: &'a str, binding: Binding) -> Result<()
 }
 
 fn undefined(name: &str, what: &str, path: &str) -> Diagnostic {
-    let e = Diagnostic::new(ErrorKind::Malformed, format!("{what} {name:?} is defined nowhere"));
+    let e = Diagnostic::new(ErrorKind::Malformed, format!("{what} {name:?} is defined nowhere"))
+        .help("it must be an input, an initializer or a result of this graph or of one around it");
     if path.is_empty() { e } else { e.node(path) }
 }
 

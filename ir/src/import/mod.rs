@@ -5,10 +5,24 @@
 //! and depths have limits, external data must lie in the model's directory.
 //!
 //! What is not supported is reported in one error for the whole model: operators, operator sets, attributes.
-#![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss
+    )
+)]
 
+// These index by keys and positions that they handed out themselves.
+#[allow(clippy::indexing_slicing)]
 mod build;
 mod external;
+#[allow(clippy::indexing_slicing)]
 mod order;
 mod problems;
 mod proto;
@@ -98,7 +112,8 @@ fn known_format(bytes: &[u8]) -> Result<()> {
         (b"{", "a text file", "download the model file itself"),
     ];
     if bytes.is_empty() {
-        return Err(Diagnostic::new(ErrorKind::Malformed, "not an ONNX model: the file is empty"));
+        let e = Diagnostic::new(ErrorKind::Malformed, "not an ONNX model: the file is empty");
+        return Err(e.help("copy or download it again"));
     }
     let tflite = bytes.get(4..8) == Some(b"TFL3");
     let found = FORMATS.iter().find(|(magic, ..)| bytes.starts_with(magic)).map(|&(_, what, help)| (what, help));

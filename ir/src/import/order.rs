@@ -136,4 +136,5 @@ fn cycle<'a>(g: &dyn GraphSource<'a>, reads: &[Vec<usize>], missing: &[usize]) -
     Diagnostic::new(ErrorKind::Malformed, what)
         .node(first.clone())
         .note("circle", format!("{} -> {first}", names.join(" -> ")))
+        .help("a graph's results may only depend on earlier ones; values that go around belong in a Loop")
 }

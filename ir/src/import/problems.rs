@@ -88,6 +88,6 @@ impl Problems {
         if n > SHOWN {
             e = e.note("more", format!("{} problems are not shown", n - SHOWN));
         }
-        Err(e)
+        Err(e.help("each line says what would help; docs/OPS.md lists the operators that are supported"))
     }
 }

@@ -92,6 +92,7 @@ impl<'a> ModelSource<'a> for ProtoModel<'a> {
     }
 }
 
+#[allow(clippy::indexing_slicing)] // callers give positions below `n_nodes`
 impl<'a> GraphSource<'a> for ProtoGraph<'a> {
     fn name(&self) -> &'a str {
         self.name
@@ -109,7 +110,10 @@ impl<'a> GraphSource<'a> for ProtoGraph<'a> {
     fn initializer(&self, i: usize) -> Result<Const> {
         match self.initializers.get(i) {
             Some(t) => constant(t, self.files),
-            None => dense(&self.sparse[i - self.initializers.len()], self.files),
+            None => match i.checked_sub(self.initializers.len()).and_then(|i| self.sparse.get(i)) {
+                Some(s) => dense(s, self.files),
+                None => Err(Diagnostic::new(ErrorKind::Internal, format!("there is no initializer {i}"))),
+            },
         }
     }
     fn n_nodes(&self) -> usize {
@@ -232,7 +236,8 @@ fn dense(s: &SparseTensorProto, files: &Files) -> Result<Const> {
     for (element, &i) in v.bytes().chunks(size).zip(&linear) {
         let place = usize::try_from(i).ok().filter(|&i| i < n);
         let i = place.ok_or_else(|| bad(format!("has index {i} but {n} elements")))?;
-        bytes[i * size..(i + 1) * size].copy_from_slice(element);
+        let place = bytes.get_mut(i * size..(i + 1) * size).filter(|p| p.len() == element.len());
+        place.ok_or_else(|| bad("has values of another size".into()))?.copy_from_slice(element);
     }
     Ok(Const { dtype: v.dtype(), shape: shape.into(), data: ConstData::Bytes(bytes.into()), name: values.name.clone() })
 }

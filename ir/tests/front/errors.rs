@@ -33,7 +33,7 @@ not an ONNX model, or a damaged one: field 7 needs 126 bytes but 65 are left at 
   help  the file is truncated; copy or download it again",
     );
     check_bytes(&bytes[..1], "not an ONNX model, or a damaged one: the file ends inside a number at byte 1");
-    check_bytes(b"", "not an ONNX model: the file is empty");
+    check_bytes(b"", "not an ONNX model: the file is empty\n  help  copy or download it again");
 }
 
 #[test]
@@ -78,7 +78,8 @@ fn circles() {
         "
 3 nodes depend on each other in a circle
   node    /b
-  circle  /b -> /c -> /a -> /b",
+  circle  /b -> /c -> /a -> /b
+  help    a graph's results may only depend on earlier ones; values that go around belong in a Loop",
     );
 }
 
@@ -107,7 +108,8 @@ the model uses 2 operators, 3 attributes that are not supported
   operator   Thing of other: 1 node, first /3; the model imports no operator set of this domain: add it to opset_import
   attribute  "axes" of Softmax-13: 1 node, first /4; the operator has none of this name
   attribute  "axis" of Softmax-13: 1 node, first /5; it must be int but is float
-  attribute  "i" of test:Mixed-1: 1 node, first /6; it must be given"#,
+  attribute  "i" of test:Mixed-1: 1 node, first /6; it must be given
+  help       each line says what would help; docs/OPS.md lists the operators that are supported"#,
     );
 }
 
@@ -119,14 +121,16 @@ fn operator_sets() {
         &m,
         "
 the model uses 1 opset that is not supported
-  opset  ai.onnx 99: 2 nodes, first /add; the newest known is 26: convert the model to it",
+  opset  ai.onnx 99: 2 nodes, first /add; the newest known is 26: convert the model to it
+  help   each line says what would help; docs/OPS.md lists the operators that are supported",
     );
     m.opset_import[0].version = 6;
     check(
         &m,
         "
 the model uses 1 operator that is not supported
-  operator  Add of ai.onnx at opset 6: 1 node, first /add; known at opset 7 on: convert the model to one of these",
+  operator  Add of ai.onnx at opset 6: 1 node, first /add; known at opset 7 on: convert the model to one of these
+  help      each line says what would help; docs/OPS.md lists the operators that are supported",
     );
 }
 
@@ -189,7 +193,8 @@ fn names_and_operands() {
         &model(graph(vec![named("/a", node("Relu", &["nothing"], &["y"]))], x(), y())),
         "
 operand \"nothing\" is defined nowhere
-  node  /a",
+  node  /a
+  help  it must be an input, an initializer or a result of this graph or of one around it",
     );
     check(
         &model(graph(vec![node("Relu", &["x"], &["y"]), node("Relu", &["x"], &["y"])], x(), y())),
@@ -211,7 +216,12 @@ Add-7 needs operand 1, \"B\"
 Relu-1 has at most 1 operands but 2 are given
   node  /a",
     );
-    check(&model(graph(vec![], x(), y())), "graph output \"y\" is defined nowhere");
+    check(
+        &model(graph(vec![], x(), y())),
+        "
+graph output \"y\" is defined nowhere
+  help  it must be an input, an initializer or a result of this graph or of one around it",
+    );
 }
 
 #[test]

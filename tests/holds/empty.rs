@@ -1,0 +1,99 @@
+//! Empty tensors through whole models: control flow, indexing, counts that only the data tells.
+
+use super::kit::*;
+use hip_ep::{DType, Tensor};
+
+fn empty(shape: &[usize]) -> Tensor {
+    Tensor::from_f32(shape, &[])
+}
+
+#[test]
+fn branches_and_loops_take_empty_tensors() {
+    let then = graph().node_with("Concat", &["x", "x"], &["a"], vec![int("axis", 0)]).output("a");
+    let els = graph().node("Neg", &["x"], &["b"]).output("b");
+    let body_graph = graph()
+        .input("i", DType::I64, &[])
+        .input("go", DType::Bool, &[])
+        .input("v", DType::F32, &["rows", "2"])
+        .node("Identity", &["go"], &["go_on"])
+        .node_with("Concat", &["v", "v"], &["next"], vec![int("axis", 0)])
+        .node("Sigmoid", &["next"], &["s"])
+        .node_with("ReduceSum", &["s", "axis0"], &["sum"], vec![int("keepdims", 0)])
+        .output("go_on")
+        .output("s")
+        .output("sum");
+    let g = graph()
+        .input("c", DType::Bool, &[])
+        .input("trips", DType::I64, &[])
+        .input("x", DType::F32, &["n", "2"])
+        .weight("true", &Tensor::from_bool(&[], &[true]))
+        .ints("axis0", &[0])
+        .node_with("If", &["c"], &["f"], vec![body("then_branch", then), body("else_branch", els)])
+        .node_with("Loop", &["trips", "true", "f"], &["last", "sums"], vec![body("body", body_graph)])
+        .output("last")
+        .output("sums");
+    let mut cases = Vec::new();
+    for c in [true, false] {
+        for trips in [0, 1, 3] {
+            for x in [empty(&[0, 2]), random(5, &[2, 2])] {
+                cases.push(vec![Tensor::from_bool(&[], &[c]), Tensor::from_i64(&[], &[trips]), x]);
+            }
+        }
+    }
+    check(&g, &cases);
+}
+
+#[test]
+fn indexing_takes_empty_tensors() {
+    let g = graph()
+        .input("x", DType::F32, &["n", "3"])
+        .input("i", DType::I64, &["k"])
+        .input("u", DType::F32, &["k", "3"])
+        .ints("minus1", &[-1])
+        .ints("one", &[1])
+        .node_with("Gather", &["x", "i"], &["g"], vec![int("axis", 0)])
+        .node("Unsqueeze", &["i", "one"], &["at"])
+        .node("ScatterND", &["x", "at", "u"], &["s"])
+        .node("GatherND", &["x", "at"], &["gn"])
+        .node("NonZero", &["x"], &["nz"])
+        .node_with("CumSum", &["u", "zero"], &["cs"], vec![])
+        .weight("zero", &Tensor::from_i64(&[], &[0]))
+        .node_with("Concat", &["x", "u"], &["cat"], vec![int("axis", 0)])
+        .output("g")
+        .output("s")
+        .output("gn")
+        .output("nz")
+        .output("cs")
+        .output("cat");
+    let indices = |v: &[i64]| Tensor::from_i64(&[v.len()], v);
+    let cases = [
+        vec![empty(&[0, 3]), indices(&[]), empty(&[0, 3])],
+        vec![random(6, &[4, 3]), indices(&[]), empty(&[0, 3])],
+        vec![random(7, &[4, 3]), indices(&[3, 0]), random(8, &[2, 3])],
+    ];
+    check(&g, &cases);
+}
+
+/// A window that is larger than the padded image: the formula rounds down to no window, others count one that leaves the image.
+#[test]
+fn windows_larger_than_the_image_are_refused() {
+    let pool = |op: &str| {
+        graph()
+            .input("x", DType::F32, &["n", "1", "h", "8"])
+            .node_with(op, &["x"], &["p"], vec![ints("kernel_shape", &[4, 2]), ints("strides", &[2, 2])])
+            .node("GlobalAveragePool", &["p"], &["y"])
+            .output("y")
+    };
+    for op in ["MaxPool", "AveragePool"] {
+        let m = check(&pool(op), &[vec![random(1, &[1, 1, 4, 8])], vec![random(2, &[2, 1, 9, 8])]]);
+        let s = session(&m, hip_ep::DeviceKind::Cpu);
+        let e = s.collect(&hip_ep::RunInputs::in_order(&[random(3, &[1, 1, 3, 8])]), &Default::default()).unwrap_err();
+        let said = e.to_string();
+        assert!(said.contains("a window must not be larger than the padded image") && said.contains("/p"), "{said}");
+        let mut fixed = pool(op);
+        fixed.0.input.clear();
+        let fixed = fixed.input("x", DType::F32, &["1", "1", "3", "8"]);
+        let e = hip_ep::Compiler::new().compile_bytes(fixed.bytes(), None).unwrap_err().to_string();
+        assert!(e.contains("a window of 4 is larger than the padded image, 3 along axis 2") && e.contains("/p"), "{e}");
+    }
+}
