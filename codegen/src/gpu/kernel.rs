@@ -6,23 +6,23 @@
 //! extents and architecture alone; every thread ends with the result.
 
 use crate::emit::{Em, I};
+use crate::gpu::held::Held;
 use crate::gpu::schedule::{self, Plan, WIDEST};
 use crate::gpu::vector;
 use crate::gpu::wave::{GLOBAL, Shared, Wave};
-use crate::nest::reduce::{combine, identity, is_arg};
 use crate::nest::terms::{Level, Order, Site};
-use crate::nest::values::{Reduced, Values};
+use crate::nest::values::Values;
 use crate::scalar::{self, Val, Why};
 use inkwell::attributes::AttributeLoc;
 use inkwell::module::Linkage;
 use inkwell::values::{BasicValue, FunctionValue, PointerValue};
-use inkwell::{AddressSpace, FloatPredicate as FP, IntPredicate as IP};
-use ir::nest::{Access, Axis, BinOp, Combiner, ExprId, Nest, Phase, Reduction, Term};
+use inkwell::{AddressSpace, IntPredicate as IP};
+use ir::nest::{Access, Axis, ExprId, Nest, Phase, Term};
 use kernels::gpu::launch::MAX_BLOCKS;
 use kernels::gpu::{Arch, Schedule};
 use lower::host::{DimSource, KernelDef};
 use rustc_hash::FxHashMap;
-use tensor::{DType, Diagnostic, DimId, ErrorKind, Result};
+use tensor::{Diagnostic, DimId, ErrorKind, Result};
 
 /// Words of arguments that every driver takes.
 const MAX_WORDS: usize = 500;
@@ -66,7 +66,7 @@ pub(crate) fn emit<'c>(
 
 /// A space that threads share out.
 #[derive(Clone, Copy, PartialEq)]
-enum Space {
+pub(super) enum Space {
     Outer,
     Inner,
 }
@@ -74,18 +74,20 @@ enum Space {
 /// Levels: of what is fixed for neighbors taken at once, and of all.
 const FIXED: Level = 1;
 
-struct Kernel<'e, 'a, 'c> {
-    v: Values<'e, 'a, 'c>,
-    w: Wave<'e, 'a, 'c>,
-    def: &'e KernelDef,
-    plan: Plan,
-    points: I<'c>,
-    thread: I<'c>,
-    block: I<'c>,
+pub(super) struct Kernel<'e, 'a, 'c> {
+    pub(super) v: Values<'e, 'a, 'c>,
+    pub(super) w: Wave<'e, 'a, 'c>,
+    pub(super) def: &'e KernelDef,
+    pub(super) plan: Plan,
+    pub(super) points: I<'c>,
+    pub(super) thread: I<'c>,
+    pub(super) block: I<'c>,
     /// Whether wide accesses are aligned; `None` where nothing is wide.
-    aligned: Option<I<'c>>,
+    pub(super) aligned: Option<I<'c>>,
     /// Arrays in shared memory, by reduction: values, and positions for the arg kinds.
-    shared: Vec<Vec<Shared<'c>>>,
+    pub(super) shared: Vec<Vec<Shared<'c>>>,
+    /// Elements of the current point that every phase finds in registers.
+    pub(super) held: Option<Held<'c>>,
 }
 
 impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
@@ -131,28 +133,28 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         };
         let v = Values::new(e, nest, dims, bufs, order);
         let (thread, block) = (w.thread(), e.zext(w.block(), e.i64()));
-        let mut k = Kernel { v, w, def, plan, points, thread, block, aligned: None, shared: Vec::new() };
+        let mut k = Kernel { v, w, def, plan, points, thread, block, aligned: None, shared: Vec::new(), held: None };
         k.aligned = k.alignment()?;
         k.shared = k.arrays();
         Ok(k)
     }
 
-    fn e(&self) -> &'e Em<'a, 'c> {
+    pub(super) fn e(&self) -> &'e Em<'a, 'c> {
         self.v.e
     }
-    fn nest(&self) -> &'e Nest {
+    pub(super) fn nest(&self) -> &'e Nest {
         self.v.nest
     }
-    fn width(&self) -> u32 {
+    pub(super) fn width(&self) -> u32 {
         self.plan.width
     }
-    fn axes(&self, s: Space) -> &'e [DimId] {
+    pub(super) fn axes(&self, s: Space) -> &'e [DimId] {
         match s {
             Space::Outer => &self.nest().outer,
             Space::Inner => &self.nest().inner,
         }
     }
-    fn count(&self, axes: &[DimId]) -> Why<I<'c>> {
+    pub(super) fn count(&self, axes: &[DimId]) -> Why<I<'c>> {
         let mut n = self.e().c64(1);
         for d in axes {
             n = self.v.times(n, self.v.dim(*d)?);
@@ -207,27 +209,6 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
             bad = e.or(bad, e.and(self.v.dim(*row)?, e.c64(i64::from(self.width()) - 1)));
         }
         Ok(Some(e.icmp(IP::EQ, bad, e.c64(0))))
-    }
-
-    fn arrays(&self) -> Vec<Vec<Shared<'c>>> {
-        let n = match self.plan.launch.schedule {
-            Schedule::BlockPerPoint => self.plan.launch.block / self.w.arch.wave,
-            Schedule::BlockPerColumns => self.plan.launch.block,
-            _ => return vec![],
-        };
-        let mut out = Vec::new();
-        for p in &self.nest().phases {
-            let Phase::Reduce(rs) = p else { continue };
-            for r in rs {
-                let name = |what: &str| format!("{}_{what}{}", self.def.name, out.len());
-                let mut arrays = vec![self.w.shared(&name("value"), self.nest().expr_dtype(r.value), n)];
-                if is_arg(r.combiner) {
-                    arrays.push(self.w.shared(&name("at"), DType::I64, n));
-                }
-                out.push(arrays);
-            }
-        }
-        out
     }
 
     fn body(&mut self) -> Why<()> {
@@ -290,7 +271,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
     }
 
     /// Indices for a linear position, the last axis varying fastest. Divisions are of 32 bits where the number of positions allows.
-    fn decode(&self, p: I<'c>, space: Space, total: I<'c>) -> Why<Vec<I<'c>>> {
+    pub(super) fn decode(&self, p: I<'c>, space: Space, total: I<'c>) -> Why<Vec<I<'c>>> {
         let e = self.e();
         let axes = self.axes(space);
         let [first, rest @ ..] = axes else { return Ok(vec![]) };
@@ -344,16 +325,32 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
                 stores.extend(list.iter().enumerate().map(|(i, s)| ((p, i), s)));
             }
         }
-        let threads = i64::from(MAX_BLOCKS) * i64::from(self.plan.launch.block);
-        let at = e.add(e.mul(self.block, e.c64(i64::from(self.plan.launch.block))), thread);
         self.v.begin_phase(stores.iter().map(|s| s.1.1).collect(), stores.iter().map(|s| &s.1.0));
-        let points = self.points;
-        // No block is launched without points, but the last one has threads without.
-        self.guarded(e.icmp(IP::SLT, at, points), vec![], &mut |k| {
+        let n = self.points;
+        let (block, width) = (i64::from(self.plan.launch.block), i64::from(self.width()));
+        let own = e.mul(self.block, e.c64(block * width));
+        let stride = e.c64(i64::from(MAX_BLOCKS) * block * width);
+        self.guarded(e.icmp(IP::SLT, e.c64(0), n), vec![], &mut |k| {
             k.v.hoist(0)?;
-            k.strip(Space::Outer, points, at, threads, vec![], &mut |k, p, width, _| {
-                k.store_lanes(Space::Outer, p, width, &stores, points)?;
-                Ok(vec![])
+            let mut wide = e.c64(0);
+            if let Some(aligned) = k.aligned {
+                wide = e.isel(aligned, e.and(n, e.c64(-width)), wide);
+                let from = e.add(own, e.mul(thread, e.c64(width)));
+                let w = k.width();
+                k.looped(from, wide, stride, vec![], &mut |k, p, _| {
+                    k.store_lanes(Space::Outer, p, w, &stores, n)?;
+                    Ok(vec![])
+                })?;
+            }
+            // The rest, or all, one by one: a block takes the same points as it would take by runs.
+            k.looped(own, n, stride, vec![], &mut |k, first, _| {
+                let end = e.add(first, e.c64(block * width));
+                let end = e.isel(e.icmp(IP::SLT, end, n), end, n);
+                let from = e.isel(e.icmp(IP::SLT, first, wide), wide, first);
+                k.looped(e.add(from, thread), end, e.c64(block), vec![], &mut |k, p, _| {
+                    k.store_lanes(Space::Outer, p, 1, &stores, n)?;
+                    Ok(vec![])
+                })
             })
         })?;
         Ok(())
@@ -416,6 +413,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         let n = self.count(&nest.inner)?;
         let some = self.some_inner()?;
         let has_block = self.plan.launch.schedule != Schedule::WavePerPoint;
+        self.hold(thread, threads)?;
         let mut n_reduced = 0;
         let mut after_store = false;
         for (p, phase) in nest.phases.iter().enumerate() {
@@ -440,7 +438,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
                     let go = inside.map_or(some, |i| e.and(i, some));
                     self.guarded(go, vec![], &mut |k| {
                         k.v.hoist(FIXED)?;
-                        k.strip(Space::Inner, n, thread, threads, vec![], &mut |k, q, width, _| {
+                        k.strip(n, thread, threads, vec![], &mut |k, q, width, _| {
                             k.store_lanes(Space::Inner, q, width, &list, n)?;
                             Ok(vec![])
                         })
@@ -459,162 +457,15 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
                 }
             }
         }
+        self.held = None;
         // The next point uses the same shared memory.
         if has_block { self.w.barrier() } else { Ok(()) }
     }
 
-    fn start(&self, rs: &[Reduction]) -> Why<Vec<Val<'c>>> {
-        let mut out = Vec::new();
-        for r in rs {
-            out.extend(identity(self.e(), r.combiner, self.nest().expr_dtype(r.value))?);
-        }
-        Ok(out)
-    }
-    /// One more element, at the current point, of each reduction.
-    fn accumulate(&self, rs: &[Reduction], acc: &[Val<'c>]) -> Why<Vec<Val<'c>>> {
-        let mut out = Vec::new();
-        let mut at = 0;
-        for r in rs {
-            let n = 1 + usize::from(is_arg(r.combiner));
-            let v = self.v.value(r.value)?;
-            let d = self.nest().expr_dtype(r.value);
-            out.extend(combine(self.e(), r.combiner, d, true, &acc[at..at + n], v, || self.v.position())?);
-            at += n;
-        }
-        Ok(out)
-    }
-    /// Two partial results of each reduction.
-    fn merge(&self, rs: &[Reduction], a: &[Val<'c>], b: &[Val<'c>]) -> Why<Vec<Val<'c>>> {
-        let e = self.e();
-        let mut out = Vec::new();
-        let mut at = 0;
-        for r in rs {
-            let d = self.nest().expr_dtype(r.value);
-            if !is_arg(r.combiner) {
-                let no_position = || Err("a plain reduction has no position".to_string());
-                out.extend(combine(e, r.combiner, d, true, &a[at..=at], b[at], no_position)?);
-                at += 1;
-                continue;
-            }
-            // Of equals the first position, of NaNs too: the order of merging does not matter.
-            let op = if r.combiner == Combiner::ArgMax { BinOp::Gt } else { BinOp::Lt };
-            let (x, y) = (a[at], b[at]);
-            let (i, j) = (a[at + 1].into_int_value(), b[at + 1].into_int_value());
-            let mut better = scalar::binary(e, op, y, x, d)?.into_int_value();
-            let mut equal = scalar::binary(e, BinOp::Eq, x, y, d)?.into_int_value();
-            if d.is_float() {
-                let (x, y) = (x.into_float_value(), y.into_float_value());
-                better = e.or(better, e.and(e.is_nan(y), e.fcmp(FP::ORD, x, x)));
-                equal = e.or(equal, e.and(e.is_nan(x), e.is_nan(y)));
-            }
-            let take = e.or(better, e.and(equal, e.icmp(IP::SLT, j, i)));
-            out.extend([e.sel(take, y, x), e.isel(take, j, i).into()]);
-            at += 2;
-        }
-        Ok(out)
-    }
-    /// Makes the results of a phase readable by the later ones.
-    fn keep(&mut self, rs: &[Reduction], acc: &[Val<'c>], n_reduced: &mut usize) {
-        let mut at = 0;
-        for r in rs {
-            let arg = usize::from(is_arg(r.combiner));
-            self.v.reduced[*n_reduced] = Some(Reduced::Value(acc[at + arg]));
-            at += 1 + arg;
-            *n_reduced += 1;
-        }
-    }
-
-    /// What one thread reduces.
-    fn strip_reduce(
-        &mut self,
-        rs: &[Reduction],
-        n: I<'c>,
-        thread: I<'c>,
-        threads: i64,
-        start: &[Val<'c>],
-    ) -> Why<Vec<Val<'c>>> {
-        let n_acc = start.len();
-        self.strip(Space::Inner, n, thread, threads, start.to_vec(), &mut |k, q, width, acc| {
-            let mut out = vec![];
-            k.lanes(Space::Inner, q, width, n, &mut |k, lane| {
-                out.extend(k.accumulate(rs, &acc[lane * n_acc..(lane + 1) * n_acc])?);
-                Ok(())
-            })?;
-            Ok(out)
-        })
-        .and_then(|acc| self.merge_all(rs, &acc, n_acc))
-    }
-    /// Merges accumulators that lie one after the other.
-    fn merge_all(&self, rs: &[Reduction], acc: &[Val<'c>], n_acc: usize) -> Why<Vec<Val<'c>>> {
-        let mut sets = acc.chunks(n_acc);
-        let mut out = sets.next().unwrap_or(&[]).to_vec();
-        for s in sets {
-            out = self.merge(rs, &out, s)?;
-        }
-        Ok(out)
-    }
-
-    /// Combines the threads' parts; every thread gets the result.
-    fn exchange(
-        &mut self,
-        rs: &[Reduction],
-        own: Vec<Val<'c>>,
-        first: usize,
-        thread: I<'c>,
-        threads: i64,
-    ) -> Why<Vec<Val<'c>>> {
-        let e = self.e();
-        let arrays: Vec<_> = self.shared.iter().skip(first).take(rs.len()).flatten().copied().collect();
-        let read = |k: &Self, at: I<'c>| -> Vec<Val<'c>> { arrays.iter().map(|a| k.w.get(a, at)).collect() };
-        if self.plan.launch.schedule == Schedule::BlockPerColumns {
-            for (a, v) in arrays.iter().zip(&own) {
-                self.w.put(a, self.thread, *v);
-            }
-            self.w.barrier()?;
-            let columns = self.plan.launch.vector;
-            let column = e.urem_raw(self.thread, e.c32(columns));
-            let mut all = read(self, column);
-            for part in 1..u32::try_from(threads).unwrap_or(1) {
-                let next = read(self, e.add(column, e.c32(part * columns)));
-                all = self.merge(rs, &all, &next)?;
-            }
-            return Ok(all);
-        }
-        let wave = self.w.arch.wave;
-        let lane = self.w.lane(self.thread);
-        let mut all = own;
-        let mut mask = wave / 2;
-        while mask > 0 {
-            let other: Vec<_> = all.iter().map(|v| self.w.shuffle_xor(*v, mask, lane)).collect();
-            all = self.merge(rs, &all, &other)?;
-            mask /= 2;
-        }
-        if self.plan.launch.schedule == Schedule::WavePerPoint {
-            return Ok(all);
-        }
-        let _ = thread;
-        let own_wave = e.lshr(self.thread, e.c32(wave.trailing_zeros()));
-        self.guarded(e.icmp(IP::EQ, lane, e.c32(0)), vec![], &mut |k| {
-            for (a, v) in arrays.iter().zip(&all) {
-                k.w.put(a, own_wave, *v);
-            }
-            Ok(vec![])
-        })?;
-        self.w.barrier()?;
-        let mut result = read(self, e.c32(0));
-        for i in 1..self.plan.launch.block / wave {
-            let next = read(self, e.c32(i));
-            result = self.merge(rs, &result, &next)?;
-        }
-        Ok(result)
-    }
-
-    /// Takes the positions `thread, thread + threads, …` of `n`: runs of `width` neighbors while they are aligned, then single ones.
+    /// Takes the inner positions `thread, thread + threads, …` of `n`: runs of `width` neighbors while they are aligned, then single ones.
     /// `body` gets the position, how many neighbors, and a set of accumulators for each; the result are the sets of all.
-    #[allow(clippy::too_many_arguments)]
-    fn strip(
+    pub(super) fn strip(
         &mut self,
-        space: Space,
         n: I<'c>,
         thread: I<'c>,
         threads: i64,
@@ -622,7 +473,10 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         body: &mut dyn FnMut(&mut Self, I<'c>, u32, &[Val<'c>]) -> Why<Vec<Val<'c>>>,
     ) -> Why<Vec<Val<'c>>> {
         let e = self.e();
-        let Some(aligned) = self.aligned.filter(|_| !self.axes(space).is_empty()) else {
+        if self.held.is_some() {
+            return self.held_strip(thread, threads, acc, body);
+        }
+        let Some(aligned) = self.aligned else {
             return self.looped(thread, n, e.c64(threads), acc, &mut |k, p, acc| body(k, p, 1, acc));
         };
         let width = i64::from(self.width());
@@ -639,7 +493,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
     }
 
     /// Computes what the phase needs at `width` neighbors from `at` on; `take` is called at each with everything at hand.
-    fn lanes(
+    pub(super) fn lanes(
         &mut self,
         space: Space,
         at: I<'c>,
@@ -652,16 +506,15 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         self.set(space, &idx);
         self.v.hoist(FIXED + usize::from(space == Space::Inner))?;
         let mut loaded: Vec<(ExprId, Vec<Val<'c>>)> = Vec::new();
+        if let Some(h) = self.held.as_ref().filter(|_| space == Space::Inner) {
+            loaded = h.current().iter().filter(|l| self.v.needs(l.0)).cloned().collect();
+        }
         if width > 1 {
             let here = self.v.save();
             for x in self.plan.loads.clone() {
-                let Some(a) = crate::nest::terms::load(self.nest().get(x)).filter(|_| self.v.needs(x)) else {
-                    continue;
-                };
-                let p = self.v.address(Site::Load(x), a, Level::MAX)?;
-                let d = self.nest().operands[usize::from(a.operand)].dtype;
-                let elements = vector::load(e, p, d, width)?;
-                loaded.push((x, elements.into_iter().map(|v| scalar::from_memory(e, v, d)).collect()));
+                if self.v.needs(x) && loaded.iter().all(|l| l.0 != x) {
+                    loaded.push((x, self.load_wide(x, width)?));
+                }
             }
             self.v.restore(here);
         }
@@ -684,7 +537,46 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         self.set(space, &idx);
         Ok(())
     }
-    fn set(&mut self, space: Space, idx: &[I<'c>]) {
+    /// Neighboring elements of a load, from the current point on.
+    pub(super) fn load_wide(&mut self, x: ExprId, width: u32) -> Why<Vec<Val<'c>>> {
+        let e = self.e();
+        let a = crate::nest::terms::load(self.nest().get(x)).ok_or("a wide load of no element")?;
+        let p = self.v.address(Site::Load(x), a, Level::MAX)?;
+        let d = self.nest().operands[usize::from(a.operand)].dtype;
+        let aligned = self.is_aligned();
+        let elements = self.either(aligned, &mut |wide| match wide {
+            true => vector::load(e, p, d, width),
+            false => vector::load_each(e, p, d, width),
+        })?;
+        Ok(elements.into_iter().map(|v| scalar::from_memory(e, v, d)).collect())
+    }
+    /// Whether wide accesses may be used here: known where the loop was chosen for it, else a value.
+    fn is_aligned(&self) -> Option<I<'c>> {
+        self.held.as_ref().and(self.aligned)
+    }
+    /// What `make` gives where `cond` holds (or is not in question) and where it does not.
+    fn either(&self, cond: Option<I<'c>>, make: &mut dyn FnMut(bool) -> Why<Vec<Val<'c>>>) -> Why<Vec<Val<'c>>> {
+        let Some(cond) = cond else { return make(true) };
+        let e = self.e();
+        let (wide, single, after) = (e.block("wide"), e.block("single"), e.block("after"));
+        e.cond_br(cond, wide, single);
+        e.at(wide);
+        let a = make(true)?;
+        let from_wide = e.here();
+        e.br(after);
+        e.at(single);
+        let b = make(false)?;
+        let from_single = e.here();
+        e.br(after);
+        e.at(after);
+        let merged = a.iter().zip(&b).map(|(x, y)| {
+            let phi = e.phi(x.get_type(), "");
+            phi.add_incoming(&[(x as &dyn BasicValue<'c>, from_wide), (y as &dyn BasicValue<'c>, from_single)]);
+            phi.as_basic_value()
+        });
+        Ok(merged.collect())
+    }
+    pub(super) fn set(&mut self, space: Space, idx: &[I<'c>]) {
         let to = if space == Space::Outer { &mut self.v.outer } else { &mut self.v.inner };
         *to = idx.iter().copied().map(Some).collect();
     }
@@ -712,7 +604,16 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         for ((place, (a, _)), lanes) in stores.iter().zip(&out) {
             if width > 1 && self.plan.stores.contains(place) {
                 let values: Vec<_> = lanes.iter().map(|l| l.1).collect();
-                vector::store(e, lanes[0].0, nest.operands[usize::from(a.operand)].dtype, &values);
+                let d = nest.operands[usize::from(a.operand)].dtype;
+                self.either(self.is_aligned(), &mut |wide| {
+                    match wide {
+                        true => vector::store(e, lanes[0].0, d, &values),
+                        false => lanes.iter().for_each(|(p, v)| {
+                            e.store(*p, *v);
+                        }),
+                    }
+                    Ok(vec![])
+                })?;
             } else {
                 for (p, v) in lanes {
                     e.store(*p, *v);
@@ -734,7 +635,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
     }
 
     /// Runs `body` where `cond` holds; else the results are `start`.
-    fn guarded(
+    pub(super) fn guarded(
         &mut self,
         cond: I<'c>,
         start: Vec<Val<'c>>,

@@ -1,6 +1,6 @@
 //! GPU code: loop nests to code objects for AMD and PTX for NVIDIA, and the hand-written kernels, precompiled for every architecture.
 //!
-//! In reading order: `schedule` (who takes which points), `kernel` (the loops), `vector` and `wave` (wide accesses, what threads do
+//! In reading order: `schedule` (who takes which points), `kernel` (the loops), `reduce`, `held` (rows in registers), `vector` and `wave` (wide accesses, what threads do
 //! together), `target` (LLVM's side of an architecture), [`code`] (modules to code), [`elf`] (relocatable object → code object),
 //! [`notes`] (what a code object says about its kernels).
 
@@ -9,8 +9,10 @@ pub mod elf;
 #[cfg(test)]
 #[allow(dead_code)]
 pub(crate) mod exec;
+mod held;
 mod kernel;
 pub mod notes;
+mod reduce;
 mod schedule;
 pub(crate) mod target;
 mod vector;

@@ -60,6 +60,12 @@ pub(crate) fn load<'c>(e: &Em<'_, 'c>, p: PointerValue<'c>, d: DType, width: u32
     Ok(out)
 }
 
+/// The same by single loads, from any address.
+pub(crate) fn load_each<'c>(e: &Em<'_, 'c>, p: PointerValue<'c>, d: DType, width: u32) -> Why<Vec<Val<'c>>> {
+    let t = scalar::memory_type(e, d)?;
+    Ok((0..width).map(|i| e.load(t, e.gep(t, p, e.c64(i64::from(i))))).collect())
+}
+
 /// Stores elements as they lie in memory from `p` on.
 pub(crate) fn store<'c>(e: &Em<'_, 'c>, p: PointerValue<'c>, d: DType, elements: &[Val<'c>]) {
     let size = u32::try_from(d.size().unwrap_or(1)).unwrap_or(1);

@@ -1,8 +1,9 @@
 //! Structure of GPU code for every architecture: what loaders and drivers read, against LLVM's tools.
 
-use super::gpu_nests::all;
-use super::kit::{Case, Kit, Loaded, Rng, check};
+use super::gpu_nests::{Example, Sizes, all};
+use super::kit::{Case, Kit, Loaded, Rng, check, same};
 use crate::OptLevel;
+use crate::gpu::exec::{self, Executor, Order, Region};
 use crate::gpu::{self, notes};
 use ir::nest::{Axis, BinOp, Expr, UnOp};
 use kernels::gpu::arch::ARCHS;
@@ -78,6 +79,7 @@ fn schedules_follow_the_shape_of_the_nest() {
     check("columns_f32", Schedule::BlockPerColumns, 256, 32);
     check("columns_f16", Schedule::BlockPerColumns, 256, 64);
     check("softmax_f32", Schedule::BlockPerPoint, 256, 1);
+    check("softmax_f32_197", Schedule::WavePerPoint, 256, 1);
 }
 
 #[test]
@@ -228,6 +230,78 @@ fn check_ptx(arch: &Arch, defs: &[KernelDef], code: &[u8]) {
         let path = dir.file("kernels.ptx", text.as_bytes());
         let cubin = dir.0.join("kernels.cubin").to_string_lossy().into_owned();
         tool("ptxas", &["-arch", arch.name, &path, "-o", &cubin]);
+    }
+}
+
+/// Every kernel, as the back end gets it, runs on the host in waves of 64 and of 32 and is compared with the nest interpreter; from
+/// aligned and from odd addresses, in both orders of turns.
+#[test]
+fn every_kernel_computes_what_its_nest_says() {
+    let (examples, defs) = (all(), defs());
+    let nodes = vec![None; defs.len()];
+    for name in ["gfx942", "gfx1100"] {
+        let arch = Arch::find(name).unwrap();
+        let ir = gpu::emit(&defs, &nodes, arch, OptLevel::Full).unwrap();
+        let x = Executor::load(&ir.bitcode, arch).unwrap();
+        let mut rng = Rng(12);
+        for (e, def) in examples.iter().zip(&defs) {
+            for s in &e.sizes {
+                for (shift, order) in [(0, Order::Forward), (1, Order::Reverse)] {
+                    run_on_host(&x, arch, e, def, s, &mut rng, shift, order);
+                }
+            }
+        }
+    }
+}
+
+/// Runs an example; `shift` moves every buffer by so many elements from an address that is a multiple of 16.
+fn run_on_host(
+    x: &Executor,
+    arch: &Arch,
+    e: &Example,
+    def: &KernelDef,
+    s: &Sizes,
+    rng: &mut Rng,
+    shift: usize,
+    order: Order,
+) {
+    let buffers = e.buffers(s, rng);
+    let mut want = buffers.clone();
+    lower::hip_interp::run_nest(&e.kit.pool, &e.kit.nest, &e.kit.env(&s.params), &mut want).unwrap();
+    let mut memory: Vec<Vec<u128>> = buffers.iter().map(|b| vec![0; b.len() / 16 + 2]).collect();
+    let mut regions = vec![];
+    for ((m, b), o) in memory.iter_mut().zip(&buffers).zip(&e.kit.nest.operands) {
+        let from = shift * o.dtype.size().unwrap();
+        // SAFETY: the words have room for the bytes and a shift of at most 8.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(m.as_mut_ptr().cast::<u8>(), 16 * m.len()) };
+        bytes[from..from + b.len()].copy_from_slice(b);
+        regions.push(Region { address: bytes.as_ptr() as usize + from, bytes: b.len(), writable: o.written });
+    }
+    let launch = gpu::launch(def);
+    let words = regions.iter().map(|r| r.address as u64).chain(s.params.iter().map(|p| p.cast_unsigned()));
+    let kernarg: Vec<u8> = words.chain([s.points.cast_unsigned()]).flat_map(u64::to_ne_bytes).collect();
+    let grid = launch.grid(arch.wave, s.points);
+    let case = format!("{} {} {:?}, shift {shift}, {order:?}", arch.name, e.name, s.params);
+    let run = exec::Launch {
+        kernel: &e.name,
+        grid: [grid, 1, 1],
+        block: launch.block,
+        kernarg: &kernarg,
+        regions: &regions,
+        order,
+        skip_barrier: None,
+    };
+    if grid > 0 {
+        // SAFETY: the regions are this function's.
+        unsafe { x.run(&run) }.unwrap_or_else(|why| panic!("{case}: {why}"));
+    }
+    for (i, (o, r)) in e.kit.nest.operands.iter().zip(&regions).enumerate() {
+        // SAFETY: the region is alive and nobody writes to it now.
+        let got = unsafe { std::slice::from_raw_parts(r.address as *const u8, r.bytes) };
+        let size = o.dtype.size().unwrap();
+        for (k, (g, w)) in got.chunks(size).zip(want[i].chunks(size)).enumerate() {
+            assert!(same(o.dtype, g, w, e.close), "{case}: operand {i} element {k} is {g:02x?}, not {w:02x?}");
+        }
     }
 }
 

@@ -291,6 +291,23 @@ fn reread() -> Example {
     example("reread", k, Close::Exact, [(3, 5), (70, 33)].map(of).into())
 }
 
+/// Softmax of rows of a known length: kept in registers.
+pub fn softmax_known(d: DType, n: i64) -> Kit {
+    let mut k = softmax(d);
+    let (len, old) = (k.d(n), k.params[1]);
+    k.params.truncate(1);
+    let swap = |x: &mut DimId| {
+        if *x == old {
+            *x = len;
+        }
+    };
+    k.nest.inner.iter_mut().for_each(swap);
+    for o in &mut k.nest.operands {
+        o.shape.iter_mut().chain(&mut o.strides).for_each(swap);
+    }
+    k
+}
+
 /// All of them.
 pub fn all() -> Vec<Example> {
     use Combiner::*;
@@ -319,6 +336,11 @@ pub fn all() -> Vec<Example> {
         e.push(m * n);
         sizes(&[m, n], &e, m)
     };
+    for (d, n) in [(F32, 197), (F32, 256), (F16, 768), (F16, 200), (F32, 4096), (F32, 20_000)] {
+        let close = if d == F16 { Close::Within(1e-3, 1e-6) } else { FEW };
+        let runs = [1, 5].map(|m| sizes(&[m], &[m * n, m * n], m)).into();
+        out.push(example(format!("softmax_{d}_{n}"), softmax_known(d, n), close, runs));
+    }
     let runs = |extra: usize| [(3, 1), (2, 77), (3, 256), (2, 1500), (2, 0)].map(|(m, n)| row(m, n, extra)).into();
     out.push(example("softmax_f32", softmax(F32), FEW, runs(0)));
     out.push(example("softmax_f16", softmax(F16), Close::Within(1e-3, 1e-6), runs(0)));

@@ -66,7 +66,7 @@ impl Kit {
         }
         KernelDef { name: name.into(), nest: Arc::new(self.nest.clone()), dims, n_params: self.params.len() as u32 }
     }
-    fn env(&self, values: &[i64]) -> Vec<(SymId, i64)> {
+    pub fn env(&self, values: &[i64]) -> Vec<(SymId, i64)> {
         // Parameters that are expressions follow from the symbols.
         let all = self.params.iter().zip(values);
         all.filter_map(|(d, v)| Some((self.pool.as_symbol(*d)?, *v))).collect()
@@ -181,7 +181,8 @@ pub enum Close {
     Within(f64, f64),
 }
 
-fn same(d: DType, got: &[u8], want: &[u8], close: Close) -> bool {
+/// Whether two elements are equal up to `close`.
+pub fn same(d: DType, got: &[u8], want: &[u8], close: Close) -> bool {
     let t = |b: &[u8]| tensor::Tensor::new(d, &[], b.to_vec().into()).unwrap();
     if got == want {
         return true;
