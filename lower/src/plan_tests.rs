@@ -161,18 +161,24 @@ fn random_intervals_pack_near_the_live_sum() {
     assert!(worst <= 1.15, "{worst}");
 }
 
+/// Seconds this thread has been on a processor.
+fn thread_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux with scheduler statistics");
+    text.split(' ').next().and_then(|t| t.parse::<f64>().ok()).expect("nanoseconds") / 1e9
+}
+
 #[test]
 fn many_intervals_are_planned_fast() {
-    // The limit is for optimized builds; others get room. The best of three, because other work may share the machine.
-    let limit = if cfg!(debug_assertions) { 4.0 } else { 0.5 };
+    // Time on the processor, and the best of three, because other work may share the machine.
+    let limit = 0.5;
     for symbolic in [false, true] {
         let mut best = f64::INFINITY;
         for _ in 0..3 {
             let (mut dims, iv) = random(100_000, 7, symbolic);
             let mut pool = OffsetPool::default();
-            let t = std::time::Instant::now();
+            let t = thread_seconds();
             let p = pack(&mut dims, &mut pool, &iv).unwrap();
-            best = best.min(t.elapsed().as_secs_f64());
+            best = best.min(thread_seconds() - t);
             let u = check_at(&dims, &pool, &p, &iv, &|_| Some(11)).unwrap();
             println!("100000 intervals, symbolic {symbolic}: {best:.3} s, ratio {:.3}", ratio(u));
             if best <= limit {
