@@ -140,6 +140,25 @@ impl Artifact {
         Ok(Artifact { bytes: Bytes::new(), sections: Vec::new(), metadata, path: path.map(Path::to_path_buf) })
     }
 
+    /// The same with sections of GPU code: label and code. They are copied into one piece of memory.
+    ///
+    /// # Errors
+    /// `Malformed` for two sections of one label.
+    pub fn with_gpu_code(mut self, code: &[(String, Bytes)]) -> Result<Artifact> {
+        let mut bytes = self.bytes.to_vec();
+        for (label, code) in code {
+            if self.sections.iter().any(|s| s.kind == Kind::GpuCode && s.label == *label) {
+                return Err(malformed(format!("two sections of GPU code {label:?}")));
+            }
+            bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
+            let (offset, len, hash) = (to_u64(bytes.len()), to_u64(code.len()), *blake3::hash(code).as_bytes());
+            self.sections.push(Section { kind: Kind::GpuCode, label: label.clone(), offset, len, hash });
+            bytes.extend_from_slice(code);
+        }
+        self.bytes = bytes.into();
+        Ok(self)
+    }
+
     /// What the compiled model says about itself.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata

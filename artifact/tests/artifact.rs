@@ -68,6 +68,19 @@ fn build(m: &Metadata) -> Vec<u8> {
 }
 
 #[test]
+fn gpu_code_joins_an_artifact_of_metadata() {
+    let (m, _) = sample();
+    let a = || Artifact::from_metadata(&prost::Message::encode_to_vec(&m), None).unwrap();
+    let code =
+        [("hip:gfx942/generated".to_string(), vec![1u8; 70].into()), ("cuda:sm_90/catalog".into(), vec![2u8].into())];
+    let both = a().with_gpu_code(&code).unwrap();
+    both.verify().unwrap();
+    assert!(code.iter().all(|(label, bytes)| both.section(Kind::GpuCode, label).as_ref() == Some(bytes)));
+    assert!(both.sections().iter().all(|s| s.offset.is_multiple_of(64)));
+    assert!(both.with_gpu_code(&code[..1]).unwrap_err().to_string().contains("two sections of GPU code"));
+}
+
+#[test]
 fn round_trip_is_exact_and_deterministic() {
     let (m, consts) = sample();
     let bytes = build(&m);

@@ -20,6 +20,7 @@ process; the runtime hands it one table of functions.
 | `hip_ep_frame_words` | u64 |
 | `hip_ep_abi_hash` | u64: the hash below at compile time; another one is refused when the model is loaded |
 | `hip_ep_metadata`, `hip_ep_metadata_len` | the metadata as in the artifact (native libraries) |
+| `hip_ep_gpu`, `hip_ep_gpu_len` | the artifact's sections of GPU code, packed (native libraries) |
 
 `hip_ep_run` may run on several threads at once, each with a context and a frame of its own. A model has no other state.
 

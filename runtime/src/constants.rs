@@ -108,7 +108,7 @@ impl Entry {
             let addr = host.as_ptr().expose_provenance();
             return Ok((if host.is_empty() { 64 } else { addr }, false));
         }
-        let id = Arc::as_ptr(device).addr();
+        let id = device.identity();
         let mut all = lock(&self.devices);
         if let Some((_, b)) = all.iter().find(|(d, _)| *d == id) {
             return Ok((b.addr(), false));

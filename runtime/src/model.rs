@@ -69,7 +69,7 @@ impl Code {
     }
 }
 
-/// Loads a native library with the metadata it carries. Constants lie beside it, as beside an artifact.
+/// Loads a native library with the metadata and the GPU code it carries. Constants lie beside it, as beside an artifact.
 ///
 /// # Errors
 /// As [`Code::from_shared_object`] and [`Artifact::from_metadata`].
@@ -83,9 +83,20 @@ pub fn open_shared_object(path: impl AsRef<Path>) -> Result<(Arc<Artifact>, Code
     let start: *const u8 = library.data(abi::SYM_METADATA)?;
     // SAFETY: the library states that so many bytes lie there; it stays loaded while they are read.
     let bytes = unsafe { std::slice::from_raw_parts(start, len) };
-    let artifact =
-        Artifact::from_metadata(bytes, Some(path)).map_err(|e| e.note("library", path.display().to_string()))?;
-    Ok((Arc::new(artifact), code))
+    let named = |e: Diagnostic| e.note("library", path.display().to_string());
+    let artifact = Artifact::from_metadata(bytes, Some(path)).map_err(named)?;
+    let gpu = match library.word(artifact::gpu::SYM_GPU_LEN) {
+        // Libraries for the CPU alone need not have the symbol.
+        Err(_) => Vec::new(),
+        Ok(len) => {
+            let len = usize::try_from(len).ok().filter(|&l| l <= artifact::gpu::MAX_BYTES);
+            let len = len.ok_or_else(|| library.malformed("its GPU code is too long"))?;
+            let start: *const u8 = library.data(artifact::gpu::SYM_GPU)?;
+            // SAFETY: the library states that so many bytes lie there; it stays loaded while they are read.
+            artifact::gpu::unpack(unsafe { std::slice::from_raw_parts(start, len) }).map_err(named)?
+        }
+    };
+    Ok((Arc::new(artifact.with_gpu_code(&gpu).map_err(named)?), code))
 }
 
 struct Library {

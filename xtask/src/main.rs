@@ -1,11 +1,12 @@
 //! Developer commands. This crate depends on none of ours, so that it builds before LLVM is installed.
 //!
-//! In reading order: `demo` and `test` (the README's two commands), `check`, `kernels`, `corpus`, `conformance`; each is one file.
-//! `setup` brings what a command needs and says what and why; `models` fetches models by package name; `breaks` counts what
+//! In reading order: `demo` and `test` (the README's two commands), `check`, `kernels`, `corpus`, `conformance`, `compare`; each is one
+//! file. `setup` brings what a command needs and says what and why; `models` fetches models by package name; `breaks` counts what
 //! `--sabotage` breaks; `tidy` holds the rules of the tree, `deny` those for packages we depend on.
 
 mod breaks;
 mod check;
+mod compare;
 mod conformance;
 mod corpus;
 mod demo;
@@ -45,6 +46,8 @@ enum Command {
     Models(models::Args),
     /// Make one archive that checks and measures hip-ep on a machine with a GPU.
     GpuKit(gpu_kit::Args),
+    /// Compare the runtime's table of driver functions with HIP's headers.
+    Compare,
     /// Install what building and testing needs.
     Setup,
 }
@@ -60,8 +63,12 @@ fn main() -> anyhow::Result<()> {
         Command::Conformance(a) => conformance::run(&a),
         Command::Models(a) => models::run(&a),
         Command::GpuKit(a) => gpu_kit::run(&a),
+        Command::Compare => compare::run(),
         Command::Setup => {
             setup::llvm()?;
+            if let Err(why) = setup::hip() {
+                println!("set-up: going on without HIP's headers and library: {why:#}");
+            }
             setup::python().map(|_| ())
         }
     }

@@ -20,6 +20,21 @@ const PYTHON: &[(&str, &str, &str)] = &[
 /// Python packages, pinned: what we compare with must not drift.
 const PIP: &[&str] = &["onnx==1.23.2", "onnxruntime==1.32.0", "numpy<3"];
 
+/// HIP's headers and library without a driver: for tests alone, and 18 MB to fetch.
+const HIP: &[(&str, &str, &str)] = &[(
+    "libamdhip64-dev",
+    "/usr/include/hip/hip_runtime_api.h",
+    "tests go through a real driver library and compare our table with its headers",
+)];
+
+/// HIP as the distribution packages it.
+///
+/// # Errors
+/// When the machine has no such package, or installing fails; what needs it is left out then.
+pub fn hip() -> Result<()> {
+    if Path::new("/opt/rocm/include/hip/hip_runtime_api.h").exists() { Ok(()) } else { apt(HIP) }
+}
+
 /// LLVM's development files.
 ///
 /// # Errors

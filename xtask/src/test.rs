@@ -1,6 +1,6 @@
 //! All set-up, then everything that CI runs. Each step prints its time, so that a slow one is seen.
 
-use crate::{check, conformance, corpus, kernels, setup, sh};
+use crate::{check, compare, conformance, corpus, kernels, setup, sh};
 use anyhow::{Result, bail};
 use std::time::Instant;
 
@@ -17,7 +17,11 @@ pub struct Args {
 type Step = (&'static str, fn() -> Result<()>);
 
 const STEPS: &[Step] = &[
-    ("set-up", || setup::llvm().and_then(|()| setup::python().map(|_| ()))),
+    ("set-up", || {
+        // Tests say what they leave out without it.
+        let _ = setup::hip();
+        setup::llvm().and_then(|()| setup::python().map(|_| ()))
+    }),
     ("check", || check::run(&check::Args::default())),
     ("tests without LLVM", || {
         sh::run(&mut sh::cargo(&["test", "--quiet"]))?;
@@ -33,6 +37,7 @@ const STEPS: &[Step] = &[
     }),
     ("example embed", || example("embed")),
     ("example native", || example("native")),
+    ("compare with HIP", compare::run),
     ("fuzz targets", || sh::run(sh::cargo(&["check", "--quiet"]).current_dir("fuzz"))),
     ("corpus", || corpus::run(&corpus::Args::ci())),
     ("conformance", || conformance::run(&conformance::Args::ci())),

@@ -30,11 +30,16 @@ const UNSAFE: &[&str] = &[
     "tests/holds/outputs.rs",
 ];
 
+/// Vendors are named in these files of the runtime only; everything else there speaks HIP's language.
+const PLATFORMS: &[&str] = &["runtime/src/device/hip/amd.rs", "runtime/src/device/hip/nvidia.rs"];
+/// Words that name a vendor or its software.
+const VENDORS: &[&str] = &["amd", "nvidia", "cuda", "rocm", "nvrtc", "hiprtc", "libamdhip64", "libcuda"];
+
 /// Operators that may run as host ops: irregular ones that need no speed. The same list as the runtime's table.
 const HOST_OPS: &[&str] = &[];
 
-/// Preferred packages and a file that shows their use, as ARCHITECTURE.md lists them. (cranelift-codegen and hip-runtime-sys join
-/// with the parts that need them.)
+/// Preferred packages and a file that shows their use, as ARCHITECTURE.md lists them. (cranelift-codegen joins with the part that
+/// needs it.)
 const PREFERRED: &[(&str, &str)] = &[
     ("egg", "rewrite/src"),
     ("inkwell", "codegen/src"),
@@ -43,6 +48,7 @@ const PREFERRED: &[(&str, &str)] = &[
     ("smallvec", "ir/src"),
     ("bumpalo", "rewrite/src"),
     ("proptest", "rewrite/src"),
+    ("hip-runtime-sys", "runtime/compare/tests"),
 ];
 
 pub fn run() -> Result<()> {
@@ -93,6 +99,16 @@ fn source(path: &Path, text: &str, problems: &mut Vec<String>) {
         if !in_xtask && code.contains("inkwell::") && !shown.starts_with("codegen/") {
             say("only `codegen` sees LLVM");
         }
+        if shown.starts_with("runtime/src/") && !PLATFORMS.contains(&shown.as_str()) {
+            // Modules are named after vendors; that is how the platforms are reached.
+            let rest = ["mod amd;", "mod nvidia;", "amd::", "nvidia::", "{amd, nvidia}"]
+                .iter()
+                .fold(line.to_lowercase(), |l, ours| l.replace(ours, ""));
+            let words = rest.split(|c: char| !c.is_ascii_alphanumeric());
+            if let Some(w) = words.into_iter().find(|w| VENDORS.contains(w)) {
+                say(&format!("`{w}` may stand in the platforms' files only: {}", PLATFORMS.join(", ")));
+            }
+        }
         if shown.starts_with("runtime/src/host_ops") {
             for op in code.split('"').skip(1).step_by(2).filter(|w| w.starts_with("op:")) {
                 if !HOST_OPS.contains(&&op[3..]) {
@@ -115,7 +131,8 @@ fn preferred(problems: &mut Vec<String>) -> Result<()> {
         }
         let used = files(Path::new(folder), &["rs"])?.iter().any(|p| {
             std::fs::read_to_string(p).is_ok_and(|t| {
-                t.contains(&format!("{}::", package.replace('-', "_"))) || t.contains(&format!("use {package}"))
+                let name = package.replace('-', "_");
+                t.contains(&format!("{name}::")) || t.contains(&format!("use {name}"))
             })
         });
         if !used {

@@ -9,16 +9,19 @@
 //!
 //! - [`cpu`] runs kernels on the host's memory,
 //! - [`null`] runs nothing and checks every call,
-//! - [`guard`] runs them on memory that host code cannot touch.
+//! - [`guard`] runs them on memory that host code cannot touch,
+//! - [`hip`] runs them on a GPU.
 
 pub mod cpu;
 mod fault;
 pub mod guard;
+pub mod hip;
 pub mod null;
 mod region;
 
 pub use cpu::Cpu;
 pub use guard::Guard;
+pub use hip::Hip;
 pub use null::Null;
 pub(crate) use region::Region;
 
@@ -162,6 +165,11 @@ impl Work<'_> {
 pub trait Device: Send + Sync {
     /// What it is.
     fn properties(&self) -> Properties;
+
+    /// Tells devices apart: what was uploaded to one is there for every handle of the same one.
+    fn identity(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
 
     /// Its memory.
     fn memory(&self) -> MemoryInfo;

@@ -34,7 +34,7 @@ fn bytes_of(v: &[i32]) -> Vec<u8> {
 }
 
 /// Uploads, adds one on the device, downloads.
-fn add_one(d: &Arc<dyn Device>, n: usize) -> Result<Vec<i32>> {
+fn add_one(d: &Arc<dyn Device>, loaded: &Loaded, n: usize) -> Result<Vec<i32>> {
     let teams = Teams::new(Some(2));
     let team = teams.enter(None);
     let s = d.stream()?;
@@ -47,7 +47,7 @@ fn add_one(d: &Arc<dyn Device>, n: usize) -> Result<Vec<i32>> {
         d.launch(
             s,
             &team,
-            &Loaded::default(),
+            loaded,
             &Work::Generated { kernel: 0, func: Some(add), args: &args, n_bufs: 2, points: n, grain: 16 },
         )?;
         data.fill(9);
@@ -59,12 +59,13 @@ fn add_one(d: &Arc<dyn Device>, n: usize) -> Result<Vec<i32>> {
     Ok(data.chunks_exact(4).map(|c| i32::from_ne_bytes(c.try_into().unwrap())).collect())
 }
 
-fn conforms(d: Arc<dyn Device>) {
+/// Kernel 0 of `loaded` is [`add`], kernel 1 fails.
+pub fn conforms(d: Arc<dyn Device>, loaded: &Loaded) {
     let p = d.properties();
     assert!(p.align >= 256);
     for n in [0, 1, 1000, 1 << 20] {
         let want: Vec<i32> = if p.executes { (1..=n as i32).collect() } else { vec![0; n] };
-        assert!(add_one(&d, n).unwrap() == want, "{} at {n}", p.name);
+        assert!(add_one(&d, loaded, n).unwrap() == want, "{} at {n}", p.name);
     }
     assert_eq!(d.memory().live, 0, "{}", p.name);
     assert!(d.memory().peak >= 8 << 20 && d.memory().n_allocs == 8, "{:?}", d.memory());
@@ -90,15 +91,15 @@ fn conforms(d: Arc<dyn Device>) {
     let e = d.alloc(Space::Device, usize::MAX / 2).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Device);
     let s = d.stream().unwrap();
-    let work = Work::Generated { kernel: 0, func: Some(fails), args: &[], n_bufs: 0, points: 1, grain: 1 };
+    let work = Work::Generated { kernel: 1, func: Some(fails), args: &[], n_bufs: 0, points: 1, grain: 1 };
     // SAFETY: the kernel takes nothing.
-    let failed = unsafe { d.launch(s, &Solo, &Loaded::default(), &work) };
+    let failed = unsafe { d.launch(s, &Solo, loaded, &work) }.and_then(|()| d.synchronize(s));
     assert_eq!(failed.is_err(), p.executes, "{}", p.name);
 }
 
 #[test]
 fn devices_conform() {
-    devices().into_iter().for_each(conforms);
+    devices().into_iter().for_each(|d| conforms(d, &Loaded::default()));
 }
 
 fn check_refused(d: &Arc<dyn Device>, words: &str, f: impl FnOnce() -> Result<()>) {

@@ -2,5 +2,9 @@
 
 mod conformance;
 mod fake;
+mod fake_gpu;
+mod gpu;
+mod hardware;
+mod no_device;
 mod sessions;
 mod shared_object;
