@@ -37,6 +37,8 @@ pub use options::{CompileOptions, Constants, OPTIONS, Target};
 #[doc(no_inline)]
 pub use lower::pass::{Hooks, Lowered};
 #[doc(no_inline)]
+pub use runtime::device::hip::doctor;
+#[doc(no_inline)]
 pub use runtime::{OutputAllocator, OutputBuffer, OutputRequest, RunInputs, RunOptions, Session, SessionOptions};
 #[doc(no_inline)]
 pub use tensor::{DType, Diagnostic, ErrorKind, Result, Tensor};

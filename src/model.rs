@@ -39,6 +39,8 @@ pub enum DeviceKind {
     Guard,
     /// Checks calls and computes nothing.
     Null,
+    /// A GPU, by its position among all that this machine has.
+    Hip(usize),
 }
 
 impl DeviceKind {
@@ -51,16 +53,37 @@ impl DeviceKind {
             "cpu" => Ok(DeviceKind::Cpu),
             "guard" => Ok(DeviceKind::Guard),
             "null" => Ok(DeviceKind::Null),
-            _ => Err(Diagnostic::new(ErrorKind::Argument, format!("there is no device {name:?}"))
-                .help("the devices are cpu, guard and null")),
+            _ => DeviceKind::gpu(name).ok_or_else(|| {
+                Diagnostic::new(ErrorKind::Argument, format!("there is no device {name:?}"))
+                    .help("the devices are cpu, hip (the first GPU), hip:N, guard and null")
+            }),
         }
     }
-    fn open(self) -> Arc<dyn Device> {
+    /// `hip`, `hip:1`; `gpu` and `cuda` say the same.
+    fn gpu(name: &str) -> Option<DeviceKind> {
+        let (kind, index) = name.split_once(':').unwrap_or((name, "0"));
+        // A sign or a space is no number of a device.
+        let digits = index.bytes().all(|b| b.is_ascii_digit());
+        let index = index.parse().ok().filter(|_| digits)?;
+        matches!(kind, "hip" | "gpu" | "cuda").then_some(DeviceKind::Hip(index))
+    }
+    /// The target to compile for so that a model runs on this device: `cpu`, `hip:gfx942`, `cuda:sm_90`.
+    ///
+    /// # Errors
+    /// `Device` when there is no such GPU, `Unsupported` when no code is generated for its architecture.
+    pub fn target(self) -> Result<String> {
         match self {
+            DeviceKind::Hip(index) => runtime::device::Hip::open(index)?.target(),
+            _ => Ok("cpu".into()),
+        }
+    }
+    fn open(self) -> Result<Arc<dyn Device>> {
+        Ok(match self {
             DeviceKind::Cpu => Arc::new(runtime::device::Cpu::new()),
             DeviceKind::Guard => Arc::new(runtime::device::Guard::new()),
             DeviceKind::Null => Arc::new(runtime::device::Null::new()),
-        }
+            DeviceKind::Hip(index) => Arc::new(runtime::device::Hip::open(index)?),
+        })
     }
 }
 
@@ -218,9 +241,10 @@ impl CompiledModel {
     /// Opens a session on a device.
     ///
     /// # Errors
-    /// `Malformed` when the artifact does not fit this build, `Io` when constants are missing.
+    /// `Malformed` when the artifact does not fit this build, `Io` when constants are missing, `Device` when there is no such device,
+    /// `Unsupported` when the artifact holds no code for it.
     pub fn session(&self, device: DeviceKind, options: SessionOptions) -> Result<Session> {
-        self.model().and_then(|m| Session::new(m, device.open(), options)).map_err(Diagnostic::or_help)
+        self.model().and_then(|m| Session::new(m, device.open()?, options)).map_err(Diagnostic::or_help)
     }
 }
 
@@ -242,5 +266,22 @@ impl Head {
         let mut magic = Vec::new();
         std::fs::File::open(path).map_err(fail)?.take(4).read_to_end(&mut magic).map_err(fail)?;
         Ok(Head { is_elf: magic == b"\x7fELF" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_read_by_name() {
+        let check = |name: &str, want: Option<DeviceKind>| assert_eq!(DeviceKind::parse(name).ok(), want, "{name}");
+        check("cpu", Some(DeviceKind::Cpu));
+        check("hip", Some(DeviceKind::Hip(0)));
+        check("gpu:2", Some(DeviceKind::Hip(2)));
+        check("cuda:10", Some(DeviceKind::Hip(10)));
+        ["hip:", "hip:-1", "hip:+1", "hip:x", "tpu", "cpu:0", "", ":", "hip:99999999999999999999"]
+            .iter()
+            .for_each(|n| check(n, None));
     }
 }

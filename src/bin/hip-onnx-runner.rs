@@ -5,7 +5,10 @@ use hip_ep::tensor::compare::{Tolerance, compare};
 use hip_ep::tool;
 use hip_ep::tool::data::{self, DataSet};
 use hip_ep::tool::verdict;
-use hip_ep::{CompileOptions, Compiler, DeviceKind, Hooks, Result, RunInputs, RunOptions, SessionOptions, Tensor};
+use hip_ep::{
+    CompileOptions, Compiler, DeviceKind, Diagnostic, ErrorKind, Hooks, Result, RunInputs, RunOptions, SessionOptions,
+    Target, Tensor,
+};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,7 +18,11 @@ use std::time::Instant;
 #[command(version, about = "Compile an ONNX model in memory and run it")]
 struct Cli {
     /// ONNX file, or a module in text form (.hir, .txt).
-    model: PathBuf,
+    #[arg(required_unless_present = "doctor")]
+    model: Option<PathBuf>,
+    /// Print which GPUs, drivers and libraries there are, and the line that mends what is missing; then stop.
+    #[arg(long)]
+    doctor: bool,
     /// An input from a .pb or .npy file; may be repeated. Others are random.
     #[arg(long, value_name = "NAME=FILE")]
     input: Vec<String>,
@@ -34,7 +41,7 @@ struct Cli {
     /// Run only the interpreter and write its outputs into each --data-dir as exact_N.pb: `hip-test` then compares with them as well.
     #[arg(long, requires = "data_dir")]
     write_exact: bool,
-    /// cpu, guard or null.
+    /// cpu, hip (the first GPU), hip:N, guard or null.
     #[arg(long, default_value = "cpu")]
     device: String,
     /// Threads; all by default.
@@ -66,19 +73,28 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<bool> {
+    if cli.doctor {
+        print!("{}", hip_ep::doctor());
+        return Ok(true);
+    }
+    let Some(path) = &cli.model else { return Err(Diagnostic::new(ErrorKind::Argument, "there is no model to run")) };
     if cli.write_exact {
-        return write_exact(cli);
+        return write_exact(cli, path);
     }
     let bar = tool::spinner("compile");
     let start = Instant::now();
-    let module = tool::read_model(&cli.model)?;
+    let module = tool::read_model(path)?;
     let reference = cli.compare.is_some().then(|| module.clone());
     let mut options = CompileOptions::default();
     options.disabled = cli.disable.clone();
+    let device = DeviceKind::parse(&cli.device)?;
+    if matches!(device, DeviceKind::Hip(_)) {
+        options.targets = Target::parse_list(&device.target()?)?;
+    }
     let model = Compiler::with(options).compile_with(module, &mut Hooks::default())?;
     let mut so = SessionOptions::default();
     so.threads = cli.threads;
-    let session = model.session(DeviceKind::parse(&cli.device)?, so)?;
+    let session = model.session(device, so)?;
     let compile_ms = start.elapsed().as_secs_f64() * 1e3;
     bar.finish_and_clear();
     let sets = if cli.data_dir.is_empty() {
@@ -164,8 +180,8 @@ fn run(cli: &Cli) -> Result<bool> {
 }
 
 /// Runs the interpreter on every data set and leaves its outputs there.
-fn write_exact(cli: &Cli) -> Result<bool> {
-    let m = tool::read_model(&cli.model)?;
+fn write_exact(cli: &Cli, path: &std::path::Path) -> Result<bool> {
+    let m = tool::read_model(path)?;
     let g = m.graph();
     let names = |vs: &[hip_ep::ir::Value]| vs.iter().map(|&v| g.values[v].name.to_string()).collect::<Vec<_>>();
     let (ins, outs) = (names(&g.inputs), names(&g.outputs));

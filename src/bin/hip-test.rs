@@ -33,7 +33,7 @@ struct Cli {
     /// Seed of random inputs.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// cpu, guard or null.
+    /// cpu, hip (the first GPU), hip:N, guard or null.
     #[arg(long, default_value = "cpu")]
     device: String,
     /// Threads; all by default.

@@ -6,6 +6,7 @@ mod determinism;
 mod docs;
 mod empty;
 mod errors;
+mod gpu;
 mod growth;
 pub mod kit;
 mod memory;
