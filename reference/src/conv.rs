@@ -159,6 +159,9 @@ pub fn conv_transpose(
         return Err(fail(format!("ConvTranspose of {:?} by {:?} in {group} groups", x.shape(), w.shape())));
     }
     let (m, cg, n_out, size, taps) = (mg * group, c / group, count(outs), count(image), count(&window.kernel));
+    if let Some(b) = bias.filter(|b| b.n_elems() != m) {
+        return Err(fail(format!("ConvTranspose gives {m} channels but the bias is {:?}", b.shape())));
+    }
     let (xv, wv, bv, st) = (f64s(x), f64s(w), bias.map(f64s), strides(outs));
     let mut out = vec![0.0; n * m * n_out];
     for (b, ch) in (0..*n).flat_map(|b| (0..*c).map(move |ch| (b, ch))) {

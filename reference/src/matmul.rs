@@ -171,6 +171,7 @@ pub fn gemm(a: &Tensor, b: &Tensor, c: Option<&Tensor>, trans: (bool, bool), alp
     let b2 = if trans.1 { swapped(b)? } else { b.clone() };
     if !a.dtype().is_float() {
         let (shape, mut v) = int_product(&a2, &b2)?;
+        c.map_or(Ok(()), |c| broadcasts_to(c, &shape))?;
         let c = c.map(|c| crate::movement::expand(c, &shape)).transpose()?;
         let cv = c.map(|c| c.to_i64_vec());
         for (i, x) in v.iter_mut().enumerate() {
@@ -186,6 +187,7 @@ pub fn gemm(a: &Tensor, b: &Tensor, c: Option<&Tensor>, trans: (bool, bool), alp
     let (shape, mut v) = product(&a2, &b2)?;
     v.iter_mut().for_each(|x| *x *= alpha);
     if let Some(c) = c {
+        broadcasts_to(c, &shape)?;
         let cv = f64s(c);
         let cv = expand(&cv, c.shape(), &shape);
         v.iter_mut().zip(cv.iter()).for_each(|(x, &y)| *x += beta * y);
@@ -215,12 +217,17 @@ pub fn fused_matmul(
     Ok(from_f64s(a.dtype(), &shape, &v))
 }
 
+fn broadcasts_to(t: &Tensor, shape: &[usize]) -> Result<()> {
+    if broadcast_shape(&[t.shape(), shape])? == shape {
+        return Ok(());
+    }
+    Err(Diagnostic::new(ErrorKind::Shape, format!("{:?} does not broadcast to {shape:?}", t.shape())))
+}
+
 /// Adds broadcast operands and applies the activation.
 pub(crate) fn add_and_activate(v: &mut [f64], shape: &[usize], added: &[&Tensor], act: Activation) -> Result<()> {
     for t in added {
-        if broadcast_shape(&[t.shape(), shape])? != shape {
-            return Err(Diagnostic::new(ErrorKind::Shape, format!("{:?} does not broadcast to {shape:?}", t.shape())));
-        }
+        broadcasts_to(t, shape)?;
         let tv = f64s(t);
         let tv = expand(&tv, t.shape(), shape);
         v.iter_mut().zip(tv.iter()).for_each(|(x, &y)| *x += y);

@@ -418,6 +418,9 @@ fn nd_positions(shape: &[usize], indices: &Tensor, batch: usize) -> Result<(Vec<
     if batch + k > shape.len() || lead.len() < batch {
         return Err(fail(format!("indices {:?} are too deep for {shape:?}", indices.shape())));
     }
+    if lead[..batch] != shape[..batch] {
+        return Err(fail(format!("indices {:?} and {shape:?} differ in {batch} batch axes", indices.shape())));
+    }
     let (s, idx) = (strides(shape), indices.to_i64_vec());
     let inner = count(&shape[batch + k..]);
     let (mut out, mut row) = (Vec::new(), 0);
