@@ -79,6 +79,8 @@ pub(super) struct Kernel<'e, 'a, 'c> {
     pub(super) w: Wave<'e, 'a, 'c>,
     pub(super) def: &'e KernelDef,
     pub(super) plan: Plan,
+    /// How the current points are shared: the plan's schedule, or by waves where rows turn out short.
+    pub(super) schedule: Schedule,
     pub(super) points: I<'c>,
     pub(super) thread: I<'c>,
     pub(super) block: I<'c>,
@@ -133,7 +135,9 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         };
         let v = Values::new(e, nest, dims, bufs, order);
         let (thread, block) = (w.thread(), e.zext(w.block(), e.i64()));
-        let mut k = Kernel { v, w, def, plan, points, thread, block, aligned: None, shared: Vec::new(), held: None };
+        let schedule = plan.launch.schedule;
+        let mut k =
+            Kernel { v, w, def, plan, schedule, points, thread, block, aligned: None, shared: Vec::new(), held: None };
         k.aligned = k.alignment()?;
         k.shared = k.arrays();
         Ok(k)
@@ -227,24 +231,24 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
                     Ok(vec![])
                 })?;
             }
-            Schedule::BlockPerPoint => {
-                let threads = i64::from(self.plan.launch.block);
-                self.looped(start, points, stride, vec![], &mut |k, p, _| {
-                    k.point(p)?;
-                    k.shared_point(wide_thread, threads, None)?;
-                    Ok(vec![])
-                })?;
-            }
-            Schedule::WavePerPoint => {
-                let wave = self.w.arch.wave;
-                let lane = e.zext(self.w.lane(self.thread), e.i64());
-                let own = e.lshr(wide_thread, e.c64(i64::from(wave.trailing_zeros())));
-                self.looped(e.add(start, own), points, stride, vec![], &mut |k, p, _| {
-                    k.point(p)?;
-                    k.shared_point(lane, i64::from(wave), None)?;
-                    Ok(vec![])
-                })?;
-            }
+            Schedule::BlockPerPoint => match self.plan.short_rows {
+                None => self.rows(Schedule::BlockPerPoint, wide_thread)?,
+                // The length is known now: waves take short rows, the blocks that are too many end at once.
+                Some(limit) => {
+                    let n = self.count(&self.nest().inner)?;
+                    let (short, long, after) = (e.block("short"), e.block("long"), e.block("rows_done"));
+                    e.cond_br(e.icmp(IP::SLE, n, e.c64(limit)), short, long);
+                    for (block, schedule) in [(short, Schedule::WavePerPoint), (long, Schedule::BlockPerPoint)] {
+                        e.at(block);
+                        let here = self.v.save();
+                        self.rows(schedule, wide_thread)?;
+                        self.v.restore(here);
+                        e.br(after);
+                    }
+                    e.at(after);
+                }
+            },
+            Schedule::WavePerPoint => self.rows(Schedule::WavePerPoint, wide_thread)?,
             Schedule::BlockPerColumns => {
                 let columns = i64::from(self.plan.launch.vector);
                 let (column, part) = (e.urem_raw(wide_thread, e.c64(columns)), e.udiv_raw(wide_thread, e.c64(columns)));
@@ -260,6 +264,29 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
             }
         }
         e.ret_void();
+        Ok(())
+    }
+
+    /// Points that a wave or a block shares.
+    fn rows(&mut self, schedule: Schedule, thread: I<'c>) -> Why<()> {
+        let e = self.e();
+        self.schedule = schedule;
+        let wave = self.w.arch.wave;
+        let (group, threads, per_block) = match schedule {
+            Schedule::WavePerPoint => {
+                let own = e.lshr(thread, e.c64(i64::from(wave.trailing_zeros())));
+                (own, wave, i64::from(self.plan.launch.block / wave))
+            }
+            _ => (e.c64(0), self.plan.launch.block, 1),
+        };
+        let within = e.and(thread, e.c64(i64::from(threads) - 1));
+        let start = e.add(e.mul(self.block, e.c64(per_block)), group);
+        let stride = e.c64(per_block * i64::from(MAX_BLOCKS));
+        self.looped(start, self.points, stride, vec![], &mut |k, p, _| {
+            k.point(p)?;
+            k.shared_point(within, i64::from(threads), None)?;
+            Ok(vec![])
+        })?;
         Ok(())
     }
 
@@ -412,7 +439,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         let nest = self.nest();
         let n = self.count(&nest.inner)?;
         let some = self.some_inner()?;
-        let has_block = self.plan.launch.schedule != Schedule::WavePerPoint;
+        let has_block = self.schedule != Schedule::WavePerPoint;
         self.hold(thread, threads)?;
         let mut n_reduced = 0;
         let mut after_store = false;

@@ -160,7 +160,7 @@ impl<'c> Kernel<'_, '_, 'c> {
             all = self.merge(rs, &all, &other)?;
             mask /= 2;
         }
-        if self.plan.launch.schedule == Schedule::WavePerPoint {
+        if self.schedule == Schedule::WavePerPoint {
             return Ok(all);
         }
         let _ = thread;

@@ -35,6 +35,8 @@ pub(crate) struct Plan {
     pub loads: Vec<ExprId>,
     /// Stores of which the same holds: phase and position in it.
     pub stores: Vec<(usize, usize)>,
+    /// Where the length of rows is known at run time only: up to this one a wave takes a row, not the block.
+    pub short_rows: Option<i64>,
 }
 
 impl Plan {
@@ -47,7 +49,9 @@ impl Plan {
             Schedule::BlockPerPoint | Schedule::WavePerPoint => last(&nest.inner, Axis::Inner),
             _ => None,
         };
-        let mut plan = Plan { launch, width: 1, loads: vec![], stores: vec![] };
+        let is_row = launch.schedule == Schedule::BlockPerPoint && product(def, &nest.inner).is_none();
+        let short_rows = (is_row && n_stores(nest) <= 1).then_some(WAVE_INNER);
+        let mut plan = Plan { launch, width: 1, loads: vec![], stores: vec![], short_rows };
         if let Some(axis) = along {
             plan.widen(def, axis);
         }
@@ -85,11 +89,12 @@ impl Plan {
         let Some(widest) = loads.chain(stores).max() else { return };
         // As many as the widest element allows in one access; fewer where each costs many instructions.
         let most = match heavy(nest, &live) {
+            0 if is_flat(nest) => 16,
             0 => 8,
             1..=3 => 4,
             _ => 2,
         };
-        let width = (16 / widest.max(2)).min(most);
+        let width = (16 / widest).min(most);
         if width < 2 {
             (self.loads, self.stores) = (vec![], vec![]);
             return;
@@ -132,13 +137,16 @@ fn launch(def: &KernelDef) -> Launch {
         let vector = u32::try_from(columns).unwrap_or(32);
         return Launch { schedule: Schedule::BlockPerColumns, block: BLOCK, vector };
     }
-    // Stores of one pass and then of another are ordered by a barrier, which only a block has.
-    let stores = nest.phases.iter().filter(|p| matches!(p, Phase::Store { .. })).count();
-    if at_most(inner, WAVE_INNER) && stores <= 1 {
+    if at_most(inner, WAVE_INNER) && n_stores(nest) <= 1 {
         return Launch { schedule: Schedule::WavePerPoint, ..per_thread };
     }
     let block = if inner.is_some_and(|n| n >= WIDE.0) { WIDE.1 } else { BLOCK };
     Launch { schedule: Schedule::BlockPerPoint, block, vector: 1 }
+}
+
+/// Store phases. What one stores and then another is ordered by a barrier, which only a block has.
+fn n_stores(nest: &Nest) -> usize {
+    nest.phases.iter().filter(|p| matches!(p, Phase::Store { .. })).count()
 }
 
 /// The value of a dim that is known at compile time.

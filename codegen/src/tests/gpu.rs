@@ -68,7 +68,7 @@ fn schedules_follow_the_shape_of_the_nest() {
     check("elementwise_f32", Schedule::GridStride, 256, 4);
     check("elementwise_f16", Schedule::GridStride, 256, 8);
     check("elementwise_i64", Schedule::GridStride, 256, 2);
-    check("elementwise_bool", Schedule::GridStride, 256, 8);
+    check("elementwise_bool", Schedule::GridStride, 256, 16);
     check("gelu", Schedule::GridStride, 256, 4);
     check("pool", Schedule::GridStride, 256, 1);
     check("reread", Schedule::GridStride, 256, 1);
