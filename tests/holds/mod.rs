@@ -15,3 +15,4 @@ mod outputs;
 mod pools;
 mod sabotage;
 mod scale;
+mod targets;

@@ -1,4 +1,4 @@
-//! Checks the hand-written GPU kernels without a GPU. The work is done by an example of `codegen`, which sees LLVM.
+//! Checks GPU kernels without a GPU: the hand-written ones, and with `--models` those that the corpus models are compiled to. The work is done by an example of `codegen`, which sees LLVM.
 
 use crate::{setup, sh};
 use anyhow::Result;
@@ -11,7 +11,10 @@ pub struct Args {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// Only calls whose name contains this.
+    /// Check the kernels generated for the models of the corpus instead of the hand-written ones.
+    #[arg(long, conflicts_with = "sabotage")]
+    models: bool,
+    /// Only calls (or models) whose name contains this.
     #[arg(long)]
     only: Option<String>,
 }
@@ -23,6 +26,9 @@ pub fn run(args: &Args) -> Result<()> {
         if on {
             c.arg(flag);
         }
+    }
+    if args.models {
+        c.arg("--models").arg(crate::models::folder());
     }
     if let Some(only) = &args.only {
         c.args(["--only", only.as_str()]);

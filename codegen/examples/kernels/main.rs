@@ -1,6 +1,8 @@
 //! Checks the hand-written GPU kernels without a GPU: for every kernel and architecture whether it compiled, whether the code has the
 //! right structure, and, where the host can execute it, whether it gives the right answers. `cargo xtask kernels` runs this.
 //!
+//! `--models FOLDER` checks the kernels that the folder's models are compiled to instead (`generated`).
+//!
 //! `--sabotage` breaks the kernels on purpose and counts how often the checks notice; `--json` prints one object; `--only TEXT` takes
 //! calls whose name contains the text.
 
@@ -13,6 +15,7 @@ mod clang;
 #[allow(dead_code)]
 mod exec;
 mod execute;
+mod generated;
 mod sabotage;
 mod structure;
 
@@ -48,6 +51,9 @@ fn main() -> Result<(), String> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let flag = |name: &str| args.iter().any(|a| a == name);
     let only = args.iter().position(|a| a == "--only").and_then(|i| args.get(i + 1)).cloned();
+    if let Some(folder) = args.iter().position(|a| a == "--models").and_then(|i| args.get(i + 1)) {
+        return show(&generated::check(folder.as_ref(), only.as_deref())?, flag("--json"));
+    }
     let mut all = Vec::new();
     for family in [cases::gemm, cases::conv, cases::pool, cases::attention, cases::nonzero, cases::own] {
         all.extend(family());
@@ -57,7 +63,12 @@ fn main() -> Result<(), String> {
         return Err(format!("no call contains {only:?}"));
     }
     let report = if flag("--sabotage") { sabotage::run(&all)? } else { check(&all, only.is_none())? };
-    if flag("--json") {
+    show(&report, flag("--json"))
+}
+
+/// Prints a report; an error where something is wrong.
+fn show(report: &Value, json: bool) -> Result<(), String> {
+    if json {
         println!("{report}");
     } else {
         println!("{}", report["text"].as_str().unwrap_or(""));
