@@ -1,8 +1,8 @@
 //! Compiles the hand-written GPU kernels for every architecture, so that whoever runs a model needs no compiler.
 //!
-//! Per AMD architecture: `<arch>.bc`, the optimised module (which the host execution of kernels takes), and `<arch>.bin`, the code object
-//! that the back end makes of it. Per NVIDIA architecture: `<arch>.bin`, PTX text with a null byte at its end. Without clang 19 the files
-//! are empty, and compiling a model for a GPU is refused with that reason.
+//! Per architecture: `<arch>.bc`, the optimised module (which the host execution of kernels takes), and `<arch>.bin`, what the back end
+//! makes of it: for AMD a code object, for NVIDIA PTX text with a null byte at its end. Without clang 19 the files are empty, and
+//! compiling a model for a GPU is refused with that reason.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,15 +52,8 @@ fn main() {
             s.spawn(|| {
                 while let Some(a) = arch::ARCHS.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let (bc, bin) = (out.join(format!("{}.bc", a.name)), out.join(format!("{}.bin", a.name)));
-                    let done = match a.platform {
-                        arch::Platform::Hip => {
-                            clang::module(a.name, &input, &bc, &[]).and_then(|()| clang::code_object(a.name, &bc, &bin))
-                        }
-                        arch::Platform::Cuda => {
-                            write(&bc, b"");
-                            clang::ptx(a.name, &input, &bin, &[])
-                        }
-                    };
+                    let done =
+                        clang::module(a.name, &input, &bc, &[]).and_then(|()| clang::back_end(a.name, &bc, &bin));
                     if let Err(e) = done {
                         panic!("the GPU kernels do not compile for {}:\n{e}", a.name);
                     }

@@ -76,7 +76,10 @@ PK_FN pk_u32 pk_lane() {
 PK_FN pk_i32 pk_shfl(pk_i32 v, pk_u32 lane) { return __builtin_amdgcn_ds_bpermute((pk_i32)(lane << 2), v); }
 // One bit for each lane of the wave.
 PK_FN pk_u64 pk_ballot(bool p) {
-#if PK_WAVE == 64
+#if !__has_builtin(__builtin_amdgcn_ballot_w32) && !__has_builtin(__builtin_amdgcn_ballot_w64)
+    // Run-time compilers before ROCm 5.3: 33 is "not equal".
+    return __builtin_amdgcn_uicmp((pk_u32)p, 0, 33);
+#elif PK_WAVE == 64
     return __builtin_amdgcn_ballot_w64(p);
 #else
     return __builtin_amdgcn_ballot_w32(p);

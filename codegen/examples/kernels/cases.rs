@@ -133,7 +133,8 @@ pub fn conv() -> Vec<Case> {
         let (pb, pr) = (r.of(&[0, ph]), r.of(&[0, pw]));
         let (c, m) = (cg * group, mg * group);
         let (oh, ow) = ((h + ph + pb - (kh - 1) * dh - 1) / sh + 1, (w + pw + pr - (kw - 1) * dw - 1) / sw + 1);
-        let (act, with_bias, with_res) = ([1, 0, 7, 8, 4][i % 5], i % 2 == 0 || i % 3 == 0, i % 3 != 1);
+        let (act, with_bias, with_res) =
+            ([1, 0, 7, 8, 4][i % 5], i % 2 == 0 || i % 3 == 0 || i == 7, i % 3 != 1 || i == 7);
         let (x, wt) = (r.vec(n * c * h * w), r.vec(m * cg * kh * kw));
         let bias = with_bias.then(|| r.vec(m));
         let res = with_res.then(|| r.vec(n * m * oh * ow));

@@ -20,38 +20,38 @@ fn run(c: &mut Command) -> Result<(), String> {
     if out.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&out.stderr).into_owned()) }
 }
 
-/// Kernels for an AMD architecture as an optimised LLVM module.
+/// Kernels for an architecture as an optimised LLVM module.
 ///
 /// # Errors
 /// The compiler's messages.
 pub fn module(arch: &str, source: &Path, to: &Path, extra: &[&str]) -> Result<(), String> {
     let mut c = Command::new(program());
-    c.args(["-x", "hip", "--cuda-device-only", "-nogpuinc", "-nogpulib", "--no-gpu-bundle-output"]);
-    // Else the code would hold a hash of the source file's path.
-    c.arg("-fuse-cuid=none");
-    c.arg(format!("--offload-arch={arch}")).args(OPTIONS).args(extra).args(["-emit-llvm", "-c"]);
+    c.args(["--cuda-device-only", "-emit-llvm", "-c"]).args(OPTIONS).args(extra);
+    if arch.starts_with("sm_") {
+        c.args(["-x", "cuda", "-nocudainc", "-nocudalib", PTX_FEATURE]).arg(format!("--cuda-gpu-arch={arch}"));
+    } else {
+        c.args(["-x", "hip", "-nogpuinc", "-nogpulib", "--no-gpu-bundle-output"]).arg(format!("--offload-arch={arch}"));
+        // Else the code would hold a hash of the source file's path.
+        c.arg("-fuse-cuid=none");
+    }
     run(c.arg(source).arg("-o").arg(to))
 }
 
-/// The back end alone: a module to a code object.
-///
-/// # Errors
-/// The compiler's or linker's messages.
-pub fn code_object(arch: &str, module: &Path, to: &Path) -> Result<(), String> {
-    let mut c = Command::new(program());
-    c.args(["-target", "amdgcn-amd-amdhsa", "-nogpulib", "-O3", "-Xclang", "-disable-llvm-passes", "-x", "ir"]);
-    run(c.arg(format!("-mcpu={arch}")).arg(module).arg("-o").arg(to))
-}
+/// PTX of CUDA 11.8, which all drivers in use take.
+const PTX_FEATURE: &str = "--cuda-feature=+ptx78";
 
-/// Kernels for an NVIDIA architecture as PTX with a null byte at its end, as `cuModuleLoadData` takes it.
+/// The back end alone: a module to what the driver loads. AMD: a code object. NVIDIA: PTX with a null byte at its end.
 ///
 /// # Errors
-/// The compiler's messages, or that of the file system.
-pub fn ptx(arch: &str, source: &Path, to: &Path, extra: &[&str]) -> Result<(), String> {
+/// The compiler's or linker's messages, or that of the file system.
+pub fn back_end(arch: &str, module: &Path, to: &Path) -> Result<(), String> {
     let mut c = Command::new(program());
-    c.args(["-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "--cuda-feature=+ptx78"]);
-    c.arg(format!("--cuda-gpu-arch={arch}")).args(OPTIONS).args(extra).arg("-S");
-    run(c.arg(source).arg("-o").arg(to))?;
+    c.args(["-O3", "-Xclang", "-disable-llvm-passes", "-nogpulib", "-x", "ir"]).arg(module).arg("-o").arg(to);
+    if !arch.starts_with("sm_") {
+        return run(c.args(["-target", "amdgcn-amd-amdhsa"]).arg(format!("-mcpu={arch}")));
+    }
+    c.args(["-target", "nvptx64-nvidia-cuda", "-Xclang", "-target-feature", "-Xclang", "+ptx78", "-S"]);
+    run(c.arg(format!("-march={arch}")))?;
     let mut text = std::fs::read(to).map_err(|e| e.to_string())?;
     text.push(0);
     std::fs::write(to, text).map_err(|e| e.to_string())

@@ -26,9 +26,22 @@ pub(super) enum Op {
     Mfma,
     Wmma11,
     Wmma12,
+    Shuffle,
+    MmaSync,
 }
-const OPS: [Op; 9] =
-    [Op::Bpermute, Op::Ballot, Op::ReadLane, Op::ReadFirstLane, Op::Dpp, Op::Swizzle, Op::Mfma, Op::Wmma11, Op::Wmma12];
+const OPS: [Op; 11] = [
+    Op::Bpermute,
+    Op::Ballot,
+    Op::ReadLane,
+    Op::ReadFirstLane,
+    Op::Dpp,
+    Op::Swizzle,
+    Op::Mfma,
+    Op::Wmma11,
+    Op::Wmma12,
+    Op::Shuffle,
+    Op::MmaSync,
+];
 
 /// Memory that a launch may touch.
 #[derive(Clone, Copy, Debug)]

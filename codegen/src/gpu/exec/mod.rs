@@ -1,4 +1,4 @@
-//! Runs AMD kernels on this machine: for tests, slow and strict. What runs is the LLVM module that goes to the back end; instruction
+//! Runs GPU kernels on this machine: for tests, slow and strict. What runs is the LLVM module that goes to the back end; instruction
 //! selection and timing are what this does not see.
 //!
 //! [`Executor::load`] takes a module of kernels for an architecture, [`Executor::run`] launches one as a driver would: grid, block, packed
@@ -23,7 +23,7 @@ use inkwell::module::Module;
 use inkwell::targets::{InitializationConfig, Target, TargetData};
 use inkwell::types::{BasicMetadataTypeEnum, BasicType, BasicTypeEnum};
 use inkwell::values::{AnyValue, BasicValueEnum, FunctionValue, InstructionOpcode, InstructionValue};
-use kernels::gpu::{Arch, Platform};
+use kernels::gpu::Arch;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -68,14 +68,11 @@ pub struct Launch<'a> {
 }
 
 impl Executor {
-    /// Takes LLVM bitcode for an AMD architecture.
+    /// Takes LLVM bitcode for an architecture.
     ///
     /// # Errors
     /// When it is not bitcode, uses what is not known here, or the host lacks AVX2 and FMA.
     pub fn load(bitcode: &[u8], arch: &Arch) -> Result<Executor, String> {
-        if arch.platform != Platform::Hip {
-            return Err(format!("{} is no AMD architecture", arch.name));
-        }
         if !(is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")) {
             return Err("running kernels on the host needs a CPU with AVX2, FMA and F16C".into());
         }
@@ -84,12 +81,15 @@ impl Executor {
         let ctx = Context::create();
         let buffer = MemoryBuffer::create_from_memory_range_copy(bitcode, "kernels");
         let module = Module::parse_bitcode_from_buffer(&buffer, &ctx).map_err(|e| e.to_string())?;
+        let text = module.print_to_string().to_string();
         let kernels: Vec<String> = module
             .get_functions()
-            .filter(|f| f.get_call_conventions() == AMDGPU_KERNEL)
-            .map(|f| f.get_name().to_string_lossy().into_owned())
+            .filter(|f| f.count_basic_blocks() > 0)
+            .map(|f| (f.get_call_conventions(), f.get_name().to_string_lossy().into_owned()))
+            // CUDA's kernels may be plain functions that metadata names.
+            .filter(|(c, n)| KERNEL.contains(c) || text.contains(&format!("!{{ptr @{n}, !\"kernel\", i32 1}}")))
+            .map(|f| f.1)
             .collect();
-        let text = module.print_to_string().to_string();
         Executor::from_text(&text, &kernels, arch)
     }
 
@@ -207,8 +207,8 @@ impl Executor {
     }
 }
 
-/// LLVM's number of the calling convention.
-const AMDGPU_KERNEL: u32 = 91;
+/// LLVM's numbers of the calling conventions of AMD's and NVIDIA's kernels.
+const KERNEL: [u32; 2] = [91, 71];
 
 /// Puts a check before every access to memory.
 fn instrument(m: &Module<'_>, ctx: &Context, f: FunctionValue<'_>, data: &TargetData) -> Result<(), String> {

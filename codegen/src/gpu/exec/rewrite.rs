@@ -1,4 +1,4 @@
-//! The module of an AMD kernel as a module for this machine: same instructions, one address space, intrinsics as calls.
+//! The module of GPU kernels as a module for this machine: same instructions, one address space, intrinsics and inline assembly as calls.
 //!
 //! Works on LLVM's text, where an address space is a word. What is not known is an error, never passed over.
 
@@ -32,7 +32,23 @@ pub(super) struct Global {
 /// What generated code may use of the host: the psABI level with FMA and half floats.
 const HOST_CPU: &str = "\"target-cpu\"=\"x86-64-v3\"";
 
-/// Wave operations by intrinsic name without `llvm.amdgcn.`; types that only distinguish overloads are left out.
+/// Inline assembly that the kernels use: how its text begins, and the function that stands for it.
+const ASM: &[(&str, &str)] = &[
+    ("cvt.rn.f16.f32 ", "i16 @hipx.asm.to_f16(float)"),
+    ("cvt.f32.f16 ", "float @hipx.asm.from_f16(i16)"),
+    ("popc.b64 ", "i32 @hipx.asm.popc(i64)"),
+    ("shfl.sync.idx.b32 $0, $1, $2, 0x1f, 0xffffffff;", "i32 @hipx.asm.shuffle(i32, i32)"),
+    ("{ .reg .pred q; setp.ne.u32 q, $1, 0; vote.sync.ballot.b32 $0, q, 0xffffffff; }", "i32 @hipx.asm.ballot(i32)"),
+    (
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$0,$1,$2,$3};",
+        "{ float, float, float, float } @hipx.asm.mma(i32, i32, i32, i32, i32, i32, float, float, float, float)",
+    ),
+];
+
+/// Prefixes of the intrinsics of GPUs.
+const VENDORS: [&str; 2] = ["@llvm.amdgcn.", "@llvm.nvvm."];
+
+/// Wave operations by intrinsic name without its vendor's prefix; types that only distinguish overloads are left out.
 fn wave_op(name: &str) -> Option<fiber::Op> {
     use fiber::Op;
     Some(match name {
@@ -45,6 +61,9 @@ fn wave_op(name: &str) -> Option<fiber::Op> {
         "mfma.f32.16x16x16f16" => Op::Mfma,
         "wmma.f32.16x16x16.f16.v8f32.v16f16" => Op::Wmma11,
         "wmma.f32.16x16x16.f16.v8f32.v8f16" => Op::Wmma12,
+        "asm.shuffle" => Op::Shuffle,
+        "asm.ballot" => Op::Ballot,
+        "asm.mma" => Op::MmaSync,
         _ => return None,
     })
 }
@@ -68,7 +87,7 @@ pub(super) fn rewrite(text: &str) -> Result<Rewritten, String> {
         if trimmed.starts_with("target ") || trimmed.starts_with("fence ") || trimmed.starts_with("@llvm.") {
             continue;
         }
-        if let Some(d) = line.strip_prefix("declare ").filter(|d| d.contains("@llvm.amdgcn.")) {
+        if let Some(d) = line.strip_prefix("declare ").filter(|d| VENDORS.iter().any(|v| d.contains(v))) {
             let (name, signature) = signature(d)?;
             declared.insert(name, signature);
             continue;
@@ -91,7 +110,7 @@ pub(super) fn rewrite(text: &str) -> Result<Rewritten, String> {
         }
         let mut out = one_space(line);
         if line.starts_with("define ") {
-            out = out.replacen(" amdgpu_kernel", "", 1).replacen(" protected", "", 1);
+            out = out.replacen(" amdgpu_kernel", "", 1).replacen(" ptx_kernel", "", 1).replacen(" protected", "", 1);
             function = out.split(['@', '(']).nth(1).unwrap_or("").to_string();
         }
         if out.contains('@') {
@@ -99,17 +118,28 @@ pub(super) fn rewrite(text: &str) -> Result<Rewritten, String> {
                 g.users.insert(function.clone());
             }
         }
-        while let Some(at) = out.find("@llvm.amdgcn.") {
-            let rest = &out[at + "@llvm.amdgcn.".len()..];
+        if let Some(at) = out.find(" asm ") {
+            let (text, rest) = quoted(&out[at..]).ok_or_else(|| format!("cannot read {out}"))?;
+            let rest = quoted(rest).ok_or_else(|| format!("cannot read {out}"))?.1;
+            let known = ASM.iter().find(|a| text.starts_with(a.0));
+            let signature = known.ok_or_else(|| format!("the assembly \"{text}\" is not known here"))?.1;
+            let name = signature.split(['@', '(']).nth(1).unwrap_or("");
+            let args = rest.rfind(") #").map_or(rest, |p| &rest[..=p]);
+            out = format!("{} @{name}(i32 {site}, {}", &out[..at], &args[1..]);
+            declared.insert(name.trim_start_matches("hipx.").to_string(), asm_signature(signature));
+            site += 1;
+        }
+        while let Some((at, vendor)) = VENDORS.iter().find_map(|v| Some((out.find(v)?, v))) {
+            let rest = &out[at + vendor.len()..];
             let name = rest.split('(').next().unwrap_or(rest).to_string();
-            let args = at + "@llvm.amdgcn.".len() + name.len() + 1;
+            let args = at + vendor.len() + name.len() + 1;
             let comma = if out[args..].starts_with(')') { "" } else { ", " };
             // What an intrinsic promises about memory does not hold for a meeting of fibers.
             let tail = match out.rfind(") #") {
                 Some(p) => out[args..=p].to_string(),
                 None => out[args..].to_string(),
             };
-            if name == "s.barrier" {
+            if name == "s.barrier" || name == "barrier0" {
                 r.barriers.entry(function.clone()).or_default().push(site);
             }
             out = format!("{}@hipx.{name}(i32 {site}{comma}{tail}", &out[..at]);
@@ -155,10 +185,23 @@ fn one_space(line: &str) -> String {
     s
 }
 
+/// The first quoted text, and what follows it.
+fn quoted(s: &str) -> Option<(&str, &str)> {
+    let (_, s) = s.split_once('"')?;
+    s.split_once('"')
+}
+
+/// Return and argument types of a function of [`ASM`].
+fn asm_signature(s: &str) -> (String, Vec<String>) {
+    let (ret, rest) = s.split_once(" @").unwrap_or((s, ""));
+    let args = rest.split_once('(').map_or("", |r| r.1).trim_end_matches(')');
+    (ret.to_string(), args.split(", ").map(str::to_string).collect())
+}
+
 /// Return and argument types of a declaration `T @llvm.amdgcn.NAME(T, T attr) #1`.
 fn signature(declare: &str) -> Result<(String, (String, Vec<String>)), String> {
     let bad = || format!("cannot read the declaration {declare}");
-    let (before, rest) = declare.split_once("@llvm.amdgcn.").ok_or_else(bad)?;
+    let (before, rest) = VENDORS.iter().find_map(|v| declare.split_once(v)).ok_or_else(bad)?;
     let (name, rest) = rest.split_once('(').ok_or_else(bad)?;
     let inside = rest.rsplit_once(')').ok_or_else(bad)?.0;
     let ty = |s: &str| -> String {
@@ -187,16 +230,30 @@ fn shim(name: &str, ret: &str, args: &[String]) -> Result<String, String> {
         Ok(format!("{head}  %r = call i32 {f}(i32 {what})\n  ret i32 %r\n}}\n"))
     };
     match name {
-        "workitem.id.x" => return id(0),
-        "workitem.id.y" | "workitem.id.z" => return Ok(format!("{head}  ret i32 0\n}}\n")),
-        "workgroup.id.x" => return id(1),
-        "workgroup.id.y" => return id(2),
-        "workgroup.id.z" => return id(3),
+        "workitem.id.x" | "read.ptx.sreg.tid.x" => return id(0),
+        "asm.to_f16" => {
+            let body = "  %h = fptrunc float %a0 to half\n  %r = bitcast half %h to i16\n  ret i16 %r\n}\n";
+            return Ok(format!("{head}{body}"));
+        }
+        "asm.from_f16" => {
+            let body = "  %h = bitcast i16 %a0 to half\n  %r = fpext half %h to float\n  ret float %r\n}\n";
+            return Ok(format!("{head}{body}"));
+        }
+        "asm.popc" => {
+            let body = "  %n = call i64 @llvm.ctpop.i64(i64 %a0)\n  %r = trunc i64 %n to i32\n  ret i32 %r\n}\n";
+            return Ok(format!("{head}{body}"));
+        }
+        "workitem.id.y" | "workitem.id.z" | "read.ptx.sreg.tid.y" | "read.ptx.sreg.tid.z" => {
+            return Ok(format!("{head}  ret i32 0\n}}\n"));
+        }
+        "workgroup.id.x" | "read.ptx.sreg.ctaid.x" => return id(1),
+        "workgroup.id.y" | "read.ptx.sreg.ctaid.y" => return id(2),
+        "workgroup.id.z" | "read.ptx.sreg.ctaid.z" => return id(3),
         "mbcnt.lo" | "mbcnt.hi" => {
             let (f, high) = (absolute(fiber::on_mbcnt as *const () as usize), u32::from(name == "mbcnt.hi"));
             return Ok(format!("{head}  %r = call i32 {f}(i32 {high}, i32 %a0, i32 %a1)\n  ret i32 %r\n}}\n"));
         }
-        "s.barrier" => {
+        "s.barrier" | "barrier0" => {
             let f = absolute(fiber::on_barrier as *const () as usize);
             return Ok(format!("{head}  call void {f}(i32 %site)\n  ret void\n}}\n"));
         }
@@ -204,12 +261,24 @@ fn shim(name: &str, ret: &str, args: &[String]) -> Result<String, String> {
         "wave.barrier" | "sched.barrier" | "sched.group.barrier" => return Ok(format!("{head}  ret void\n}}\n")),
         _ => {}
     }
-    let op = wave_op(name).ok_or_else(|| format!("llvm.amdgcn.{name} is not known to the execution on the host"))?;
     let mut s = head;
+    let mut operands: Vec<(String, String)> =
+        args.iter().enumerate().map(|(i, t)| (t.clone(), format!("%a{i}"))).collect();
+    let op = match name {
+        // Members, value, mask of lane bits, clamp: a shuffle from the lane that differs in these bits.
+        "shfl.sync.bfly.i32" | "shfl.sync.bfly.f32" => {
+            let f = absolute(fiber::on_mbcnt as *const () as usize);
+            let _ = writeln!(s, "  %lane = call i32 {f}(i32 0, i32 -1, i32 0)\n  %from = xor i32 %lane, %a2");
+            operands = vec![operands.swap_remove(1), ("i32".into(), "%from".into())];
+            fiber::Op::Shuffle
+        }
+        _ => wave_op(name).ok_or_else(|| format!("the intrinsic {name} is not known to the execution on the host"))?,
+    };
     let slot = fiber::SLOT;
-    let _ = writeln!(s, "  %args = alloca [{} x i8], align 64\n  %result = alloca [{slot} x i8], align 64", slot * 6);
-    for (i, t) in args.iter().enumerate() {
-        let _ = writeln!(s, "  %p{i} = getelementptr i8, ptr %args, i64 {}\n  store {t} %a{i}, ptr %p{i}", i * slot);
+    let bytes = slot * operands.len();
+    let _ = writeln!(s, "  %args = alloca [{bytes} x i8], align 64\n  %result = alloca [{slot} x i8], align 64");
+    for (i, (t, v)) in operands.iter().enumerate() {
+        let _ = writeln!(s, "  %p{i} = getelementptr i8, ptr %args, i64 {}\n  store {t} {v}, ptr %p{i}", i * slot);
     }
     let f = absolute(fiber::on_wave as *const () as usize);
     let _ = writeln!(s, "  call void {f}(i32 {}, i32 %site, ptr %args, ptr %result)", op as u32);

@@ -30,10 +30,13 @@ entry:
   %v = load i32, ptr addrspace(1) %from, align 4
 "#;
 
-/// Runs the body on two blocks of 128 threads; input element i is 10 i.
+/// Runs the body, or the text with its null byte at the end, on two blocks of 128 threads; input element i is 10 i.
 fn run(body: &str, arch: &str, order: Order) -> Result<Vec<i32>, String> {
+    run_text(&format!("{HEAD}{body}\n  ret void\n}}\n\0"), arch, order)
+}
+
+fn run_text(text: &str, arch: &str, order: Order) -> Result<Vec<i32>, String> {
     let arch = Arch::find(arch)?;
-    let text = format!("{HEAD}{body}\n  ret void\n}}\n\0");
     let ctx = Context::create();
     let buffer = MemoryBuffer::create_from_memory_range_copy(&text.as_bytes()[..text.len() - 1], "k");
     let module = ctx.create_module_from_ir(buffer).map_err(|e| e.to_string())?;
@@ -129,6 +132,42 @@ fn a_wave_operation_in_a_branch_is_noticed() {
          store i32 %w, ptr addrspace(1) %to\n br label %no\nno:\n call void @llvm.amdgcn.s.barrier()\n";
     let e = run(body, "gfx942", Order::Forward).unwrap_err();
     assert!(e.contains("a wave operation not everybody comes to"), "{e}");
+}
+
+#[test]
+fn nvidias_kernels_run_in_waves_of_32() {
+    let text = |body: &str| {
+        format!(
+            r#"
+target triple = "nvptx64-nvidia-cuda"
+declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+declare i32 @llvm.nvvm.shfl.sync.bfly.i32(i32, i32, i32, i32)
+define ptx_kernel void @k(ptr addrspace(1) %in, ptr addrspace(1) %out) {{
+  %t = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+  %b = call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+  %b128 = mul i32 %b, 128
+  %i = add i32 %b128, %t
+  %from = getelementptr i32, ptr addrspace(1) %in, i32 %i
+  %to = getelementptr i32, ptr addrspace(1) %out, i32 %i
+  %v = load i32, ptr addrspace(1) %from, align 4
+  {body}
+  store i32 %w, ptr addrspace(1) %to
+  ret void
+}}
+"#
+        ) + "\0"
+    };
+    let shuffle = text("%w = call i32 @llvm.nvvm.shfl.sync.bfly.i32(i32 -1, i32 %v, i32 16, i32 31)");
+    let want: Vec<i32> = (0..256).map(|i| (i ^ 16) * 10).collect();
+    assert_eq!(run_text(&shuffle, "sm_90", Order::Forward).unwrap(), want);
+    let index = text(
+        "%w = call i32 asm sideeffect \"shfl.sync.idx.b32 $0, $1, $2, 0x1f, 0xffffffff;\", \"=r,r,r\"(i32 %v, i32 3)",
+    );
+    let want: Vec<i32> = (0..256).map(|i| (i / 32 * 32 + 3) * 10).collect();
+    assert_eq!(run_text(&index, "sm_80", Order::Reverse).unwrap(), want);
+    let unknown = text("%w = call i32 asm \"brev.b32 $0, $1;\", \"=r,r\"(i32 %v)");
+    assert!(run_text(&unknown, "sm_80", Order::Forward).unwrap_err().contains("brev"));
 }
 
 #[test]

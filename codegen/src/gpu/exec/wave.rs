@@ -1,4 +1,4 @@
-//! What the operations of a wave compute, from AMD's ISA documents (CDNA3, RDNA3, RDNA4).
+//! What the operations of a wave compute, from AMD's ISA documents (CDNA3, RDNA3, RDNA4) and NVIDIA's of PTX.
 
 use super::fiber::{Op, SLOT};
 use half::f16;
@@ -40,6 +40,18 @@ pub(super) unsafe fn perform(op: Op, lanes: &[Lane]) -> Result<(), String> {
                 // SAFETY: as above.
                 unsafe { set(&lanes[l], values[(address as u32 as usize / 4) % n]) };
             }
+        }
+        Op::Shuffle => {
+            let values: Vec<i32> = (0..n).map(|l| int(l, 0).unwrap_or(0)).collect();
+            for l in 0..n {
+                let Some(from) = int(l, 1) else { continue };
+                // SAFETY: as above.
+                unsafe { set(&lanes[l], values[from as u32 as usize % n]) };
+            }
+        }
+        Op::MmaSync => {
+            // SAFETY: as above.
+            unsafe { mma_sync(lanes) }?;
         }
         Op::Ballot => {
             // SAFETY: as above.
@@ -166,6 +178,44 @@ unsafe fn matrix<const IN: usize, const OUT: usize>(
         }
         // SAFETY: by this function's contract.
         unsafe { set(lane, acc) };
+    }
+    Ok(())
+}
+
+/// m16n8k16: four pairs of a, two of b, four sums. With g = lane / 4 and t = lane % 4, pairs start at k = 2t and 2t + 8; a's are of rows
+/// g and g + 8, b's of column g, sums of columns 2t and 2t + 1.
+///
+/// # Safety
+/// As for [`arg`].
+unsafe fn mma_sync(lanes: &[Lane]) -> Result<(), String> {
+    if lanes.len() != 32 || lanes.iter().any(Option::is_none) {
+        return Err("needs 32 lanes".into());
+    }
+    let (mut a, mut b) = ([[0f32; 16]; 16], [[0f32; 16]; 8]);
+    let pair = |l: usize, i: usize| {
+        // SAFETY: by this function's contract.
+        let v = unsafe { arg::<u32>(&lanes[l], i) }.unwrap_or(0);
+        [f16::from_bits(v as u16).to_f32(), f16::from_bits((v >> 16) as u16).to_f32()]
+    };
+    for l in 0..32 {
+        let (g, k) = (l / 4, l % 4 * 2);
+        for (i, (row, k)) in [(g, k), (g + 8, k), (g, k + 8), (g + 8, k + 8)].into_iter().enumerate() {
+            a[row][k..k + 2].copy_from_slice(&pair(l, i));
+        }
+        for (i, k) in [k, k + 8].into_iter().enumerate() {
+            b[g][k..k + 2].copy_from_slice(&pair(l, 4 + i));
+        }
+    }
+    for (l, lane) in lanes.iter().enumerate() {
+        let mut d = [0f32; 4];
+        for (i, d) in d.iter_mut().enumerate() {
+            let (row, col) = (l / 4 + i / 2 * 8, l % 4 * 2 + i % 2);
+            // SAFETY: by this function's contract.
+            let c = unsafe { arg::<f32>(lane, 6 + i) }.unwrap_or(0.0);
+            *d = (0..16).fold(c, |s, k| a[row][k].mul_add(b[col][k], s));
+        }
+        // SAFETY: by this function's contract.
+        unsafe { set(lane, d) };
     }
     Ok(())
 }
