@@ -23,7 +23,7 @@
 
 mod compiler;
 pub mod doc;
-#[cfg_attr(not(feature = "llvm"), allow(dead_code))] // reached through code generation only
+#[cfg_attr(not(feature = "llvm"), allow(dead_code, unused_imports))] // reached through code generation only
 mod emit;
 mod model;
 mod options;
