@@ -1,7 +1,7 @@
 //! The CPU behind walls: device memory is accessible only while a copy or a kernel of the device is running, so host code that
 //! touches it faults at once. The end of an allocation abuts a page that is never accessible; the bytes that alignment leaves
 //! between the two are filled with a pattern and looked at after every call. New memory is filled with 0xff: NaN for floats.
-//! A fault names the allocation that was touched before it ends the process ([`super::fault`]).
+//! A fault names the allocation that was touched before it ends the process (`fault.rs`).
 
 use super::fault::{self, Guarded, Watch};
 use super::region::{ALIGN, Clock, Live, Meter, PAGE, Region, check_size};
