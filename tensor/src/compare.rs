@@ -18,7 +18,8 @@ pub enum Tolerance {
         /// Absolute part.
         abs: f64,
     },
-    /// `|a - b| ≤ abs + rel · |b|` for each element by itself, as the ONNX suite has it.
+    /// `|a - b| ≤ abs + rel · |b|` for each element by itself, as the ONNX suite has it. An infinite or NaN element matches only
+    /// the same.
     Each {
         /// Share of |b|.
         rel: f64,
@@ -160,7 +161,8 @@ pub fn compare(got: &Tensor, expected: &Tensor, tolerance: Tolerance) -> Result<
                     (_, Tolerance::Ulp(_)) => ulps(dtype, x, y) as f64,
                     _ => (x - y).abs(),
                 };
-                (x, y, error, allowed(y))
+                // What is infinitely far off is never allowed, though a share of an infinite or NaN element would be.
+                (x, y, error, if error.is_finite() { allowed(y) } else { 0.0 })
             }))
         }
     }
@@ -224,10 +226,21 @@ mod tests {
         let (nan, inf) = (f32::NAN, f32::INFINITY);
         assert!(check(&[nan, inf, -0.0], &[nan, inf, 0.0], Tolerance::Exact).ok());
         let huge = Tolerance::Rel { rel: 1e9, abs: 1e9 };
-        for (a, b) in [(nan, 1.0), (inf, 1.0), (inf, -inf), (1.0, nan)] {
-            let r = check(&[a], &[b], huge);
-            assert_eq!((r.n_bad, r.worst.unwrap().error), (1, f64::INFINITY));
+        let each = Tolerance::Each { rel: 1e-3, abs: 1e-7 };
+        for (a, b) in [(nan, 1.0), (inf, 1.0), (inf, -inf), (1.0, nan), (1.0, inf), (-inf, inf), (nan, inf), (inf, nan)]
+        {
+            for t in [huge, each, Tolerance::Exact, Tolerance::Ulp(9), Tolerance::Each { rel: 0.0, abs: f64::INFINITY }]
+            {
+                let r = check(&[a], &[b], t);
+                assert_eq!(
+                    (r.n_bad, r.share, r.worst.unwrap().error),
+                    (1, f64::INFINITY, f64::INFINITY),
+                    "{a} {b} {t:?}"
+                );
+            }
         }
+        assert!(check(&[nan, inf, -inf, 1.0], &[nan, inf, -inf, 1.0], each).ok());
+        assert_eq!(check(&[inf, 2.0], &[inf, 1.0], each).n_bad, 1);
     }
 
     #[test]
