@@ -24,7 +24,7 @@ pub type I<'c> = IntValue<'c>;
 /// What the target's back end can do without a library call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
-    /// Conversions between binary16 and binary32 are instructions.
+    /// Conversion of binary32 to binary16 is an instruction.
     pub f16_convert: bool,
     /// Rounding to an integral float is an instruction.
     pub round: bool,

@@ -292,7 +292,9 @@ pub fn erf<'c>(e: &Em<'_, 'c>, x: F<'c>) -> F<'c> {
         let t = e.fclamp(x, -4.0, 4.0);
         let z = e.fmul(t, t);
         let y = e.fdiv(e.fmul(t, e.poly(z, &ERF_P_F32)), e.poly(z, &ERF_Q_F32));
-        return e.fclamp(y, -1.0, 1.0);
+        // From here on ±1 is nearest; the fit comes one ulp short, which 1 + erf(x) of a large negative x would show.
+        let far = e.fcmp(P::OGE, e.fabs(x), e.fk(x, 3.92));
+        return e.fsel(far, e.copysign(one, x), e.fclamp(y, -1.0, 1.0));
     }
     let a = e.fabs(x);
     let z = e.fclamp(e.fmul(x, x), 0.0, 1.0);

@@ -141,9 +141,10 @@ fn to_f32_for_rounding<'c>(e: &Em<'_, 'c>, v: Val<'c>, from: DType) -> F<'c> {
     e.from_bits(e.isel(e.and(inexact, even), odd, b))
 }
 
-/// binary16 bits → f32.
+/// binary16 bits → f32. On CPUs by integer arithmetic even where an instruction does it: LLVM narrows the comparisons and selects
+/// of extended halves to half and forms a maximum there, which ignores NaN or calls `fmaxf`.
 fn f16_to_f32<'c>(e: &Em<'_, 'c>, h: I<'c>) -> F<'c> {
-    if e.caps.f16_convert {
+    if e.caps.gpu {
         return e.fpext(e.from_bits(h), e.f32());
     }
     let w = e.zext(h, e.i32());

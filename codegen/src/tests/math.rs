@@ -197,6 +197,22 @@ fn f32_functions_stay_within_their_error() {
 }
 
 #[test]
+fn f32_erf_is_one_where_one_is_nearest() {
+    let mut xs = vec![3.92f32, 3.95, 3.999_999_8, 4.0, 4.000_000_5, 5.0, 9.0, 1e30, f32::MAX, f32::INFINITY];
+    xs.extend((0..500).map(|i| 3.92 + i as f32 * 0.01));
+    xs.extend(xs.clone().iter().map(|x| -x));
+    let n = xs.len() as i64;
+    for tier in tiers() {
+        let code = Loaded::new(&[unary_kernel(UnOp::Erf, DType::F32, n)], tier);
+        let mut ys = vec![0f32; xs.len()];
+        code.call("Erf_f32", &[xs.as_ptr() as u64, ys.as_mut_ptr() as u64], 0, n);
+        for (x, y) in xs.iter().zip(&ys) {
+            assert_eq!(*y, x.signum(), "{tier} erf({x:e})");
+        }
+    }
+}
+
+#[test]
 fn f64_functions_stay_within_their_error() {
     let xs = sweep_f64();
     let n = xs.len() as i64;

@@ -191,6 +191,74 @@ fn elements_of_every_type_convert_to_every_other() {
 }
 
 #[test]
+fn maxima_and_selects_of_f16_keep_nan_and_the_sign_of_zero() {
+    /// The result, the first operand when a comparison holds unless swapped.
+    fn expected(op: BinOp, swap: bool, a: f32, b: f32) -> f32 {
+        let extreme = |first: bool| match (a.is_nan() || b.is_nan(), first) {
+            (true, _) => f32::NAN,
+            (_, true) => a,
+            (_, false) => b,
+        };
+        let holds = match op {
+            // +0 is greater than -0 here.
+            BinOp::Max => return extreme(a > b || a == b && b.is_sign_negative()),
+            BinOp::Min => return extreme(a < b || a == b && a.is_sign_negative()),
+            BinOp::Gt => a > b,
+            BinOp::Ge => a >= b,
+            BinOp::Lt => a < b,
+            BinOp::Le => a <= b,
+            _ => panic!("{op:?} is not in this test"),
+        };
+        if holds == swap { b } else { a }
+    }
+    let special = [0.0, -0.0, f32::NAN, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, 7.5].map(half::f16::from_f32);
+    let (x, y): (Vec<_>, Vec<_>) = special.iter().flat_map(|a| special.iter().map(move |b| (*a, *b))).unzip();
+    let points = x.len() as i64;
+    let mut defs = Vec::new();
+    let mut cases = Vec::new();
+    for (op, swaps) in [
+        (BinOp::Max, &[false][..]),
+        (BinOp::Min, &[false]),
+        (BinOp::Gt, &[false, true]),
+        (BinOp::Ge, &[false, true]),
+        (BinOp::Lt, &[false, true]),
+        (BinOp::Le, &[false, true]),
+    ] {
+        for (swap, with_zero) in swaps.iter().flat_map(|s| [(*s, false), (*s, true)]) {
+            let mut k = Kit::default();
+            let n = k.param("n");
+            let [a, b, out] = [false, false, true].map(|w| k.op(DType::F16, &[n], &[1], w));
+            k.nest.outer = vec![n];
+            let a = k.load(a, &[O(0)]);
+            let b = if with_zero { k.nest.num(0.0, DType::F32) } else { k.load(b, &[O(0)]) };
+            let mut v = k.nest.bin(op, a, b);
+            if !matches!(op, BinOp::Max | BinOp::Min) {
+                v = if swap { k.nest.select(v, b, a) } else { k.nest.select(v, a, b) };
+            }
+            k.store(false, out, &[O(0)], v);
+            let name = format!("{op:?}_{swap}_{with_zero}");
+            defs.push(k.def(&name));
+            cases.push((name, op, swap, with_zero));
+        }
+    }
+    for tier in tiers() {
+        // Loading fails where a kernel calls a library.
+        let code = Loaded::new(&defs, tier);
+        for (name, op, swap, with_zero) in &cases {
+            let mut out = vec![half::f16::ZERO; x.len()];
+            let args = [x.as_ptr() as u64, y.as_ptr() as u64, out.as_mut_ptr() as u64, points.cast_unsigned()];
+            code.call(name, &args, 0, points);
+            for ((a, b), got) in x.iter().zip(&y).zip(&out) {
+                let b = if *with_zero { 0.0 } else { b.to_f32() };
+                let want = half::f16::from_f32(expected(*op, *swap, a.to_f32(), b));
+                let equal = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+                assert!(equal, "{tier} {name} of {a}, {b} gives {got}, not {want}");
+            }
+        }
+    }
+}
+
+#[test]
 fn every_f16_and_rounding_to_it_is_exact() {
     // All 65,536 halves to f32 and back, and f32 values around the halves' midpoints.
     let halves: Vec<u16> = (0..=u16::MAX).collect();
