@@ -41,14 +41,14 @@ pub enum Access {
     Scratch,
 }
 
-/// Strides a buffer may have.
+/// Strides a buffer may have. Strides are ≥ 0: a buffer that runs backwards, such as a reversed slice, is copied first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contract {
     /// Row-major without gaps.
     Contiguous,
-    /// Any strides on the axes whose strides are integer arguments, innermost contiguous.
+    /// Any strides ≥ 0 on the axes whose strides are integer arguments, innermost contiguous.
     InnerContiguous,
-    /// Any strides; all are integer arguments.
+    /// Any strides ≥ 0; all are integer arguments.
     Strided,
 }
 

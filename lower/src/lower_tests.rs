@@ -53,6 +53,16 @@ impl Builder {
         let n = g.add_node(id, attrs, ins.to_vec(), outs, [], Origin(format!("/{name}_{k}").into()));
         g.nodes[n].outs.to_vec()
     }
+    /// An operator of the project's own domain without attributes, with one result.
+    pub fn hip(&mut self, name: &str, ins: &[Option<Value>]) -> Value {
+        let id = self.m.registry.find(ir::op::HIP_DOMAIN, name, 1).unwrap_or_else(|| panic!("no row {name}"));
+        let attrs = self.m.registry[id].attrs_with(&[]);
+        let attrs = self.m.attrs.intern(attrs);
+        let outs = [(Type::Unknown, name.into())];
+        let g = &mut self.m.graphs[self.at];
+        let n = g.add_node(id, attrs, ins.to_vec(), outs, [], Origin(format!("/{name}").into()));
+        g.nodes[n].outs[0]
+    }
     pub fn op(&mut self, name: &str, attrs: &[(&str, Attr)], ins: &[Value]) -> Value {
         let ins: Vec<Option<Value>> = ins.iter().map(|&v| Some(v)).collect();
         self.ops(name, attrs, &ins, 1)[0]
@@ -640,6 +650,64 @@ fn a_kernel_takes_the_strides_that_its_contract_allows() {
     b.output(z);
     let (plain, ..) = check(b, &[&[seq(&[2, 4, 6]), seq(&[5, 6])]]);
     assert_eq!((launches(&plain), count(&plain, |o| matches!(o, HipOp::Call(_)))), (0, 2));
+}
+
+/// `x` with the axes backwards: a view with negative strides.
+fn reversed(b: &mut Builder, x: Value, axes: &[i64]) -> Value {
+    let of = |v: i64| vec![v; axes.len()];
+    let ins = [of(-1), of(-1000), axes.to_vec(), of(-1)].map(|v| b.ints(&v));
+    b.op("Slice", &[], &[&[x][..], &ins].concat())
+}
+
+#[test]
+fn a_kernel_gets_copies_of_what_runs_backwards() {
+    let x = |dtype: DType, shape: &[usize]| {
+        let v: Vec<f64> = (0..shape.iter().product()).map(|i: usize| (i * 7 % 5) as f64 - 2.0).collect();
+        Tensor::from_f64_as(dtype, shape, &v)
+    };
+    for dtype in [DType::F32, DType::F16] {
+        // Each operand alone, by row, by column, both, and behind a transpose; then an axis with one element.
+        for (axes, swap) in [(vec![0], false), (vec![1], false), (vec![0, 1], false), (vec![0], true), (vec![1], true)]
+        {
+            for k in 0..2 {
+                let mut b = Builder::new();
+                let mut ins = [b.input(dtype, &["3", "3"]), b.input(dtype, &["3", "3"])];
+                ins[k] = reversed(&mut b, ins[k], &axes);
+                if swap {
+                    ins[k] = b.op("Transpose", &[perm(&[1, 0])], &[ins[k]]);
+                }
+                let y = b.op("MatMul", &[], &ins);
+                b.output(y);
+                let (plain, ..) = check(b, &[&[x(dtype, &[3, 3]), x(dtype, &[3, 3])]]);
+                assert_eq!((launches(&plain), count(&plain, |o| matches!(o, HipOp::Call(_)))), (1, 1));
+            }
+        }
+        for one in [["1", "3"], ["n", "3"]] {
+            let mut b = Builder::new();
+            let (p, q) = (b.input(dtype, &one), b.input(dtype, &["3", "2"]));
+            let p = reversed(&mut b, p, &[0]);
+            let y = b.op("MatMul", &[], &[p, q]);
+            b.output(y);
+            check(b, &[&[x(dtype, &[1, 3]), x(dtype, &[3, 2])]]);
+        }
+        for (ta, tb) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let mut b = Builder::new();
+            let ins = [(); 3].map(|()| b.input(dtype, &["3", "3"]));
+            let ins = ins.map(|v| reversed(&mut b, v, &[0]));
+            let y = b.op("Gemm", &[("transA", Attr::Int(ta)), ("transB", Attr::Int(tb))], &ins);
+            b.output(y);
+            check(b, &[&[(); 3].map(|()| x(dtype, &[3, 3]))]);
+        }
+    }
+    for axis in [0, 1, 2, 3] {
+        let mut b = Builder::new();
+        let ins = [(); 4].map(|()| b.input(DType::F32, &["2", "2", "4", "4"]));
+        let ins = ins.map(|v| Some(reversed(&mut b, v, &[axis])));
+        let y = b.hip("Attention", &ins);
+        b.output(y);
+        let (plain, ..) = check(b, &[&[(); 4].map(|()| x(DType::F32, &[2, 2, 4, 4]))]);
+        assert_eq!(count(&plain, |o| matches!(o, HipOp::Call(_))), 1);
+    }
 }
 
 #[test]

@@ -690,7 +690,11 @@ impl<'c, 'a> Emit<'c, 'a> {
         let dims = &mut self.cx.out.dims;
         let mut fits = true;
         for axis in 0..b.shape.len() {
+            // Kernels refuse a negative stride even of an axis with one element.
+            let zero = dims.constant(0);
+            let ahead = dims.prove_le(zero, b.strides[axis]) == dims::Proof::Yes;
             if dims.as_const(b.shape[axis]) == Some(1) {
+                fits &= ahead || !given(axis);
                 continue;
             }
             let inner = b.shape[axis + 1..].iter().any(|&d| dims.as_const(d) != Some(1));
@@ -701,7 +705,7 @@ impl<'c, 'a> Emit<'c, 'a> {
             };
             let packed = self.cx.eq.same(b.strides[axis], step);
             let must_be_one = !inner && def.contract == Contract::InnerContiguous;
-            fits &= packed || (given(axis) && !must_be_one);
+            fits &= packed || (given(axis) && !must_be_one && ahead);
         }
         match fits {
             true => Ok(b),
