@@ -3,6 +3,7 @@
 use super::order::{self, MAX_DEPTH, label};
 use super::problems::Problems;
 use super::source::*;
+use super::versions;
 use crate::attrs::{Attr, Attrs, F32};
 use crate::consts::{Const, ConstId};
 use crate::graph::{Module, Onnx, Origin, RegionId, Value};
@@ -18,8 +19,11 @@ use tensor::{Diagnostic, DimId, ErrorKind, Result, Tensor, dims, pb};
 const MAX_NODES: usize = 1 << 20;
 /// How deep functions may call functions.
 const MAX_CALLS: usize = 64;
-/// Newest versions of operator sets whose meaning this build knows.
-const NEWEST: &[(&str, i64)] = &[("", 26), ("ai.onnx.ml", 5), ("com.microsoft", 1), (crate::op::HIP_DOMAIN, 1)];
+/// Up to which version of an operator set rows without an end have been compared with ONNX's text. What ONNX changed later needs a row
+/// that begins there: [`versions::CHANGED`] says what that is.
+const ROWS_KNOW: &[(&str, i64)] = &[("", 26), ("ai.onnx.ml", 5)];
+/// Newest versions of the operator sets that ONNX does not define.
+const OTHERS: &[(&str, i64)] = &[("com.microsoft", 1), (crate::op::HIP_DOMAIN, 1)];
 
 /// Builds a module; notes say what was decided on the way.
 ///
@@ -55,6 +59,14 @@ pub fn build<'a>(source: &dyn ModelSource<'a>, registry: &Arc<Registry>) -> Resu
         return Err(Diagnostic::new(ErrorKind::Limit, "extents of the model overflow 64 bits"));
     }
     Ok((b.module, b.notes))
+}
+
+/// The last change of an operator up to `version`, when that is newer than what the rows were written for.
+fn changed_since(domain: &str, op: &str, version: i64) -> Option<i64> {
+    let i = versions::CHANGED.binary_search_by(|(d, o, _)| (*d, *o).cmp(&(domain, op))).ok()?;
+    let last = versions::CHANGED.get(i)?.2.iter().copied().filter(|&v| v <= version).max()?;
+    let known = ROWS_KNOW.iter().find(|(d, _)| *d == domain).map_or(0, |&(_, v)| v);
+    (last > known).then_some(last)
 }
 
 /// Versions of the operator sets that a graph's nodes are in.
@@ -250,14 +262,21 @@ impl<'a> Builder<'a> {
             self.problems.missing_opset(node, path);
             return None;
         };
-        let newest = NEWEST.iter().find(|(d, _)| *d == node.domain).map(|&(_, v)| v);
+        let newest = versions::NEWEST.iter().chain(OTHERS).find(|(d, _)| *d == node.domain).map(|&(_, v)| v);
         if newest.is_some_and(|n| version > n) {
             self.problems.new_opset(node.domain, version, newest.unwrap_or(0), path);
             return None;
         }
         let found = self.module.registry.find(node.domain, node.op, version);
-        if found.is_none() {
+        let Some(row) = found else {
             self.problems.unknown_op(node, version, &self.module.registry, path);
+            return None;
+        };
+        // A row without an end speaks for the versions that were known when it was written, and no further.
+        let changed = changed_since(node.domain, node.op, version);
+        if let Some(v) = changed.filter(|&v| v > self.module.registry[row].since) {
+            self.problems.changed_op(node, version, v, path);
+            return None;
         }
         found
     }

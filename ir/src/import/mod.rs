@@ -28,6 +28,7 @@ mod problems;
 mod proto;
 mod scan;
 pub mod source;
+mod versions;
 
 pub use build::build;
 pub use external::Files;

@@ -47,6 +47,16 @@ impl Problems {
             }
         });
     }
+    /// The operator changed in version `changed`, of which there is no row.
+    pub(super) fn changed_op(&mut self, n: &SourceNode, version: i64, changed: i64, path: &str) {
+        let what = format!("{} of {} at opset {version}", n.op, Self::domain(n.domain));
+        self.add("operator", what, path, || {
+            format!(
+                "it changed in opset {changed}, and that meaning is not known: convert the model to opset {}",
+                changed - 1
+            )
+        });
+    }
     /// The model does not import the domain.
     pub(super) fn missing_opset(&mut self, n: &SourceNode, path: &str) {
         let what = format!("{} of {}", n.op, Self::domain(n.domain));

@@ -114,6 +114,31 @@ the model uses 2 operators, 3 attributes that are not supported
 }
 
 #[test]
+fn operators_that_changed_after_their_row() {
+    let g = graph(
+        vec![
+            with(named("/cast", node("Cast", &["x"], &["a"])), [int("to", 1)]),
+            named("/relu", node("Relu", &["a"], &["y"])),
+        ],
+        vec![value("x", DType::F32, &["2"])],
+        vec![value("y", DType::F32, &["2"])],
+    );
+    let mut m = model(g);
+    m.opset_import[0].version = 27;
+    let built_in = |m: &ModelProto| import_bytes(m.encode_to_vec().into(), None, &ir::Registry::builtin());
+    built_in(&m).unwrap_or_else(|e| panic!("{e}"));
+    m.opset_import[0].version = 28;
+    let e = built_in(&m).expect_err("must be refused").to_string();
+    assert_eq!(
+        e,
+        "\
+the model uses 1 operator that is not supported
+  operator  Cast of ai.onnx at opset 28: 1 node, first /cast; it changed in opset 28, and that meaning is not known: convert the model to opset 27
+  help      each line says what would help; docs/OPS.md lists the operators that are supported"
+    );
+}
+
+#[test]
 fn operator_sets() {
     let mut m = small();
     m.opset_import[0].version = 99;
@@ -121,7 +146,7 @@ fn operator_sets() {
         &m,
         "
 the model uses 1 opset that is not supported
-  opset  ai.onnx 99: 2 nodes, first /add; the newest known is 26: convert the model to it
+  opset  ai.onnx 99: 2 nodes, first /add; the newest known is 28: convert the model to it
   help   each line says what would help; docs/OPS.md lists the operators that are supported",
     );
     m.opset_import[0].version = 6;
