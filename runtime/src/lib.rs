@@ -22,6 +22,7 @@
 
 pub mod abi;
 mod abi_doc;
+pub mod bench;
 pub mod catalog;
 pub mod constants;
 pub mod device;

@@ -3,6 +3,7 @@
 use clap::Parser;
 use hip_ep::tensor::compare::{Tolerance, ceiling, compare};
 use hip_ep::tool;
+use hip_ep::tool::bench::{Bench, counters};
 use hip_ep::tool::data::{self, DataSet};
 use hip_ep::tool::sabotage::{self, Choice, Found, Kind};
 use hip_ep::tool::verdict;
@@ -19,7 +20,7 @@ use std::time::Instant;
 #[command(version, about = "Run an artifact (or shared object) on given data, compare with expected outputs, time it")]
 struct Cli {
     /// The artifact; with --suite, folders of cases (model.onnx and test_data_set_N).
-    #[arg(required = true)]
+    #[arg(required_unless_present = "copy_bandwidth")]
     paths: Vec<PathBuf>,
     /// Folder with input_N.pb and output_N.pb; may be repeated.
     #[arg(long, value_name = "DIR")]
@@ -63,6 +64,12 @@ struct Cli {
     /// Write a Chrome trace of the last run.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// With --repeat: profile every timed run and report medians of what the device did; runs are not compared with one another.
+    #[arg(long)]
+    bench: bool,
+    /// Measure a copy of this many bytes within the device's memory instead of running a model.
+    #[arg(long, value_name = "BYTES")]
+    copy_bandwidth: Option<usize>,
     /// Paths are cases of the ONNX backend suite: each is compiled, saved, and run in a process of its own.
     #[arg(long)]
     suite: bool,
@@ -75,7 +82,11 @@ struct Cli {
 fn main() -> ExitCode {
     tool::init_log();
     let cli = Cli::parse();
-    tool::exit(if cli.suite { suite(&cli) } else { one(&cli) })
+    tool::exit(match cli.copy_bandwidth {
+        Some(bytes) => copy_bandwidth(&cli, bytes),
+        None if cli.suite => suite(&cli),
+        None => one(&cli),
+    })
 }
 
 /// Result of all runs of one artifact.
@@ -90,10 +101,24 @@ struct Outcome {
     digests: Vec<String>,
     times_us: Vec<f64>,
     counters: Value,
+    /// Counters of the last repeated run.
+    steady: Value,
+    bench: Bench,
+    io_bytes: usize,
     host_ops: u64,
     profile: Option<hip_ep::runtime::Profile>,
     n_sets: usize,
     sabotage: Option<Found>,
+}
+
+fn copy_bandwidth(cli: &Cli, bytes: usize) -> Result<bool> {
+    let rate = hip_ep::runtime::bench::copy_bandwidth(&DeviceKind::parse(&cli.device)?.open()?, bytes)?;
+    if cli.json {
+        println!("{}", json!({"passed": true, "bytes": bytes, "gb_per_s": rate}));
+    } else {
+        println!("{rate:.0} GB/s read and written by a copy of {bytes} bytes");
+    }
+    Ok(true)
 }
 
 fn one(cli: &Cli) -> Result<bool> {
@@ -153,9 +178,13 @@ fn run_set(cli: &Cli, session: &Session, set: &DataSet, tolerance: Option<Tolera
     let (outputs, report) = session.collect(&inputs, &options)?;
     for _ in 0..cli.repeat {
         let start = Instant::now();
-        let (again, _) = session.collect(&inputs, &RunOptions::default())?;
+        let mut options = RunOptions::default();
+        options.profile = cli.bench;
+        let (again, report) = session.collect(&inputs, &options)?;
         o.times_us.push(start.elapsed().as_secs_f64() * 1e6);
-        if verdict::digest(&again) != verdict::digest(&outputs) {
+        o.steady = counters(&report.counters);
+        report.profile.iter().for_each(|p| o.bench.add(p));
+        if !cli.bench && verdict::digest(&again) != verdict::digest(&outputs) {
             o.problems.push("a repeated run gave other bits".into());
         }
     }
@@ -199,10 +228,8 @@ fn run_set(cli: &Cli, session: &Session, set: &DataSet, tolerance: Option<Tolera
     }
     let c = &report.counters;
     o.host_ops += c.host_ops;
-    o.counters = json!({
-        "launches": c.launches, "kernel_calls": c.kernel_calls, "host_ops": c.host_ops, "copies": c.copies, "copied_bytes": c.copied_bytes,
-        "syncs": c.syncs, "pool_growths": c.pool_growths, "outputs": c.outputs, "input_copies": c.input_copies,
-    });
+    o.counters = counters(c);
+    o.io_bytes = tensors.iter().chain(&outputs).map(|t| t.bytes().len()).sum();
     o.profile = report.profile.or(o.profile.take());
     o.digests.push(verdict::digest(&outputs));
     let names = session.outputs().iter().map(|p| p.name.clone());
@@ -228,7 +255,8 @@ fn report(cli: &Cli, o: &Outcome) -> Result<()> {
             "passed": o.problems.is_empty(), "problems": o.problems, "sets": o.n_sets, "worst": o.error, "share": o.share,
             "exact_share": o.exact_share, "sabotage": o.sabotage.as_ref().map(|f| json!({"places": f.places, "what": f.what})),
             "tolerance": o.tolerance, "outputs": outputs, "digest": cli.digest.then(|| o.digests.join(" ")),
-            "median_us": median(&o.times_us).map(|t| t.round()), "counters": o.counters, "host_ops": o.host_ops,
+            "median_us": median(&o.times_us).map(|t| t.round()), "counters": o.counters, "steady": o.steady, "host_ops": o.host_ops,
+            "io_bytes": o.io_bytes, "bench": o.bench.to_json(),
         });
         println!("{doc}");
         return Ok(());

@@ -1,6 +1,7 @@
 //! What the five tools share: reading tensors from files, making random ones, comparing, printing, breaking on purpose. Behind the
 //! feature `tools`.
 
+pub mod bench;
 pub mod data;
 pub mod pools;
 pub mod sabotage;
