@@ -1,7 +1,7 @@
 //! From a host program to an artifact: metadata, constants, code.
 
 use crate::options::{CompileOptions, Constants};
-use artifact::{Artifact, Builder, Constant, ConstantsWriter, Kind, Metadata};
+use artifact::{Constant, ConstantsWriter, Metadata};
 use bytes::Bytes;
 use ir::Module;
 use ir::consts::{Const, ConstData};
@@ -166,15 +166,16 @@ pub(crate) fn container(
     code: codegen::Compiled,
     o: &CompileOptions,
     host_text: String,
-) -> Result<Artifact> {
-    let mut b = Builder::new(md);
+) -> Result<artifact::Artifact> {
+    use artifact::Kind;
+    let mut b = artifact::Builder::new(md);
     b.section(Kind::HostBitcode, "", code.bitcode);
     b.section(Kind::HostObject, format!("{}+{}", o.triple(), o.tier()), code.object);
     for g in code.gpu {
         b.section(Kind::GpuCode, g.label, g.bytes);
     }
     b.section(Kind::Debug, "host", host_text.into_bytes());
-    Artifact::from_bytes(b.finish()?.into())
+    artifact::Artifact::from_bytes(b.finish()?.into())
 }
 
 /// Writes the constants file beside an artifact.

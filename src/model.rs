@@ -77,7 +77,11 @@ impl DeviceKind {
             _ => Ok("cpu".into()),
         }
     }
-    fn open(self) -> Result<Arc<dyn Device>> {
+    /// Opens the device: what sessions run on, for those who use its memory themselves.
+    ///
+    /// # Errors
+    /// `Device` when there is no such device.
+    pub fn open(self) -> Result<Arc<dyn Device>> {
         Ok(match self {
             DeviceKind::Cpu => Arc::new(runtime::device::Cpu::new()),
             DeviceKind::Guard => Arc::new(runtime::device::Guard::new()),
