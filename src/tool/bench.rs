@@ -35,7 +35,8 @@ impl Bench {
         };
         let mut lines: Vec<(&String, usize, f64)> = self.ops.iter().map(|(k, (n, v))| (k, *n, us(v))).collect();
         lines.sort_by(|a, b| b.2.total_cmp(&a.2));
-        let ops: Vec<Value> = lines.iter().map(|(what, n, us)| json!({"what": what, "n": n, "median_us": us})).collect();
+        let ops: Vec<Value> =
+            lines.iter().map(|(what, n, us)| json!({"what": what, "n": n, "median_us": us})).collect();
         json!({"runs": self.totals.len(), "median_us": us(&self.totals), "ops": ops})
     }
 }
