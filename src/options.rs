@@ -134,7 +134,7 @@ pub const OPTIONS: &[(&str, &str, &str)] = &[
     (
         "rewrites",
         "reassoc",
-        "loosest numeric class of rewrite rules: `exact` keeps every bit, `reassoc` may change rounding, `approx` may use bounded approximations",
+        "loosest numeric class of rewrite rules: `exact` keeps every bit but the sign of a zero and the payload of a NaN, `reassoc` may change rounding, `approx` may use bounded approximations",
     ),
     ("disable", "", "optional passes and rewrite rules that do not run, by name"),
     ("opt-level", "3", "effort of optimising generated kernels, 0 to 3"),

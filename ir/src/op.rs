@@ -50,7 +50,7 @@ pub struct OpDef {
     pub traits: OpTraits,
     /// Tolerance of a device result against the reference.
     pub tolerance: Tol,
-    /// Cases for tests and the model generator: small shape strings in the row's own mini-language (see `docs/IR.md`).
+    /// Cases for tests and the model generator: small shape strings in the row's own mini-language (see `ir/src/cases.rs`).
     pub cases: &'static [&'static str],
 }
 

@@ -161,12 +161,6 @@ fn random_intervals_pack_near_the_live_sum() {
     assert!(worst <= 1.15, "{worst}");
 }
 
-/// Seconds this thread has been on a processor.
-fn thread_seconds() -> f64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux with scheduler statistics");
-    text.split(' ').next().and_then(|t| t.parse::<f64>().ok()).expect("nanoseconds") / 1e9
-}
-
 #[test]
 fn many_intervals_are_planned_fast() {
     // Time on the processor, and the best of three, because other work may share the machine.
@@ -176,9 +170,9 @@ fn many_intervals_are_planned_fast() {
         for _ in 0..3 {
             let (mut dims, iv) = random(100_000, 7, symbolic);
             let mut pool = OffsetPool::default();
-            let t = thread_seconds();
+            let t = tensor::clock::thread_seconds();
             let p = pack(&mut dims, &mut pool, &iv).unwrap();
-            best = best.min(thread_seconds() - t);
+            best = best.min(tensor::clock::thread_seconds() - t);
             let u = check_at(&dims, &pool, &p, &iv, &|_| Some(11)).unwrap();
             println!("100000 intervals, symbolic {symbolic}: {best:.3} s, ratio {:.3}", ratio(u));
             if best <= limit {

@@ -14,6 +14,7 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+pub mod clock;
 pub mod compare;
 mod diagnostic;
 pub mod dims;

@@ -35,7 +35,7 @@ impl Problems {
         known.sort_unstable();
         let what = format!("{} of {} at opset {version}", n.op, Self::domain(n.domain));
         self.add("operator", what, path, || match known.as_slice() {
-            [] => "no such operator: add a row, load a plugin that has it, or include its function in the model".into(),
+            [] => "no such operator: add a row, or include its function in the model".into(),
             rows => {
                 let span = |&(a, b): &(i64, i64)| match b {
                     i64::MAX => format!("{a} on"),

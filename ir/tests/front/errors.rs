@@ -104,7 +104,7 @@ fn everything_unsupported_is_in_one_error() {
         &model(g),
         r#"
 the model uses 2 operators, 3 attributes that are not supported
-  operator   Nope of ai.onnx at opset 17: 2 nodes, first /1; no such operator: add a row, load a plugin that has it, or include its function in the model
+  operator   Nope of ai.onnx at opset 17: 2 nodes, first /1; no such operator: add a row, or include its function in the model
   operator   Thing of other: 1 node, first /3; the model imports no operator set of this domain: add it to opset_import
   attribute  "axes" of Softmax-13: 1 node, first /4; the operator has none of this name
   attribute  "axis" of Softmax-13: 1 node, first /5; it must be int but is float
