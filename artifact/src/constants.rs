@@ -1,5 +1,5 @@
-//! The constants file beside an artifact: a 64-byte header, then entries at multiples of 64 bytes. Written as a stream, read as a
-//! mapping, so weights never sit in anonymous memory.
+//! The constants file beside an artifact: a 64-byte header, entries at multiples of 64 bytes, then 32 bytes that tell it from the
+//! file of another model. Written as a stream, read as a mapping, so weights never sit in anonymous memory.
 
 use crate::metadata::{CONSTANT_ALIGN, Constant, ConstantsFile, Metadata, Source};
 use bytes::Bytes;
@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use tensor::{DType, Diagnostic, ErrorKind, Result};
 
 const MAGIC: [u8; 8] = *b"\x89HEPCST\n";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Bytes of the id at the end of the file.
+pub(crate) const ID_BYTES: u64 = 32;
 const ZEROS: [u8; 64] = [0; 64];
 
 /// Where the constants of the artifact at `path` lie: `model.hipep` has `model.constants`.
@@ -69,13 +71,15 @@ impl<W: Write> ConstantsWriter<W> {
         Ok(c)
     }
 
-    /// Ends the file.
+    /// Ends the file with its id: it is known only now.
     ///
     /// # Errors
     /// `Io` when the rest cannot be written.
     pub fn finish(mut self) -> Result<(ConstantsFile, W)> {
+        let id = self.id.finalize().as_bytes().to_vec();
+        self.out.write_all(&id)?;
         self.out.flush()?;
-        Ok((ConstantsFile { bytes: self.at, id: self.id.finalize().as_bytes().to_vec() }, self.out))
+        Ok((ConstantsFile { bytes: self.at.saturating_add(ID_BYTES), id }, self.out))
     }
 }
 
@@ -134,25 +138,41 @@ fn line(name: &str, dtype: DType, shape: &[usize]) -> Result<Constant> {
     })
 }
 
-/// Maps the constants file of an artifact and checks its header and length.
+/// Maps the constants file of an artifact and checks its header, its length and its id.
 ///
 /// # Errors
 /// `Io` when it cannot be read, `Malformed` when it is not the file the metadata speaks of.
 pub fn open(path: &Path, metadata: &Metadata) -> Result<Bytes> {
     let bytes =
         tensor::map::map_file(path).map_err(|e| e.help("the constants file lies beside the artifact; copy both"))?;
-    let want = metadata.constants_file.as_ref().map_or(CONSTANT_ALIGN, |f| f.bytes);
+    check(&bytes, metadata).map_err(|e| e.note("file", path.display().to_string()))?;
+    Ok(bytes)
+}
+
+/// Checks header, length and id of a constants file. Reads none of its entries.
+///
+/// # Errors
+/// `Malformed` when it is not the file the metadata speaks of.
+pub fn check(bytes: &Bytes, metadata: &Metadata) -> Result<()> {
+    let malformed = |text: String| Diagnostic::new(ErrorKind::Malformed, text);
     let fail = |text: String| {
-        let e = Diagnostic::new(ErrorKind::Malformed, text).note("file", path.display().to_string());
-        Err(e.help("copy the file that was written with the artifact, or compile the model again"))
+        Err(malformed(text).help("copy the file that was written with the artifact, or compile the model again"))
+    };
+    let Some(file) = metadata.constants_file.as_ref() else {
+        return Err(malformed("the artifact speaks of no constants file".into()).help("compile the model again"));
     };
     if bytes.get(..8) != Some(&MAGIC[..]) || bytes.get(8..12) != Some(&VERSION.to_le_bytes()[..]) {
         return fail(format!("this is no constants file of version {VERSION}"));
     }
-    if u64::try_from(bytes.len()).ok() != Some(want) {
-        return fail(format!("the constants file has {} bytes but the artifact needs {want}", bytes.len()));
+    if u64::try_from(bytes.len()).ok() != Some(file.bytes) {
+        return fail(format!("the constants file has {} bytes but the artifact needs {}", bytes.len(), file.bytes));
     }
-    Ok(bytes)
+    let id = bytes.len().checked_sub(file.id.len()).and_then(|at| bytes.get(at..));
+    if u64::try_from(file.id.len()).ok() != Some(ID_BYTES) || id != Some(&file.id[..]) {
+        return Err(malformed("the constants file is not the one that was written with the artifact".into())
+            .help("the file beside the artifact belongs to another model; compile again or restore it"));
+    }
+    Ok(())
 }
 
 /// Reads all constants in the constants file and compares them with their hashes.

@@ -260,10 +260,11 @@ pub struct ExternalRange {
 #[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConstantsFile {
-    /// Its length in bytes.
+    /// Its length in bytes, with the id at its end.
     #[prost(uint64, tag = "1")]
     pub bytes: u64,
-    /// blake3 over the hashes of its entries in order: tells one file from another without reading it.
+    /// blake3 over the hashes of its entries in order, also the last 32 bytes of the file: tells one file from another without
+    /// reading it.
     #[prost(bytes = "vec", tag = "2")]
     #[serde(with = "hex_bytes")]
     pub id: Vec<u8>,
@@ -466,7 +467,8 @@ impl Metadata {
             None => Err(malformed("a constant without a source".into())),
             Some(Source::Offset(offset)) => {
                 let end = offset.checked_add(c.bytes);
-                let len = self.constants_file.as_ref().map_or(0, |f| f.bytes);
+                let len =
+                    self.constants_file.as_ref().map_or(0, |f| f.bytes.saturating_sub(crate::constants::ID_BYTES));
                 if end.is_none_or(|e| e > len) || !offset.is_multiple_of(CONSTANT_ALIGN) {
                     let text = format!("bytes {offset}..+{} of a constants file of {len} bytes", c.bytes);
                     return Err(malformed(text));

@@ -5,13 +5,19 @@ use artifact::metadata::*;
 use artifact::{Artifact, Builder, Kind};
 use tensor::{DType, ErrorKind};
 
-fn sample() -> (Metadata, Vec<u8>) {
+/// Constants a, b and a2, which equals a, and their file; `byte` fills a.
+fn constants_of(byte: u8) -> (([Constant; 3], ConstantsFile), Vec<u8>) {
     let mut w = ConstantsWriter::new(Vec::new()).unwrap();
-    let a = w.plain("a", DType::F32, &[3], &[1u8; 12]).unwrap();
+    let a = w.plain("a", DType::F32, &[3], &[byte; 12]).unwrap();
     let b = w.plain("b", DType::U8, &[5], &[2u8; 5]).unwrap();
-    let a2 = w.plain("a2", DType::F32, &[3], &[1u8; 12]).unwrap();
+    let a2 = w.plain("a2", DType::F32, &[3], &[byte; 12]).unwrap();
     assert_eq!(a.source, a2.source, "equal bytes are written once");
     let (file, bytes) = w.finish().unwrap();
+    (([a, b, a2], file), bytes)
+}
+
+fn sample() -> (Metadata, Vec<u8>) {
+    let (([a, b, a2], file), bytes) = constants_of(1);
     let m = Metadata {
         compiler_version: "0.1.0".into(),
         abi_hash: u64::MAX - 1,
@@ -115,6 +121,17 @@ fn files_round_trip() {
     constants::verify(&mapped, a.metadata()).unwrap();
     std::fs::write(&side, &consts[..consts.len() - 1]).unwrap();
     assert_eq!(constants::open(&side, a.metadata()).unwrap_err().kind(), ErrorKind::Malformed);
+    // The file of a model with other weights of the same sizes, and the same file with a damaged id.
+    let (_, other) = constants_of(3);
+    let mut damaged = consts.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    for stale in [other, damaged] {
+        assert_eq!(stale.len(), consts.len());
+        std::fs::write(&side, stale).unwrap();
+        let e = constants::open(&side, a.metadata()).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Malformed);
+        assert!(e.to_string().contains("belongs to another model"), "{e}");
+    }
     let e = Artifact::open(dir.join("none")).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Io);
     std::fs::remove_dir_all(&dir).unwrap();

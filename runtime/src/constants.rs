@@ -182,7 +182,10 @@ impl ConstantStore {
             m.constants.iter().enumerate().any(|(i, c)| matches!(c.source, Some(Source::Offset(_))) && !covered(i));
         let file = match (&from.bytes, needs_file) {
             (_, false) => Bytes::new(),
-            (Some(b), true) => b.clone(),
+            (Some(b), true) => {
+                artifact::constants::check(b, m)?;
+                b.clone()
+            }
             (None, true) => {
                 let path = from.file.as_ref().or(beside.as_ref()).ok_or_else(|| {
                     Diagnostic::new(ErrorKind::Argument, "the model has constants but no constants file was given")

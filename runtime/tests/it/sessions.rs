@@ -415,6 +415,20 @@ fn constants_are_shared_and_found_in_files() {
     let m = model_with(meta.clone(), with_constants, Services::default(), &from);
     let cpu: Arc<dyn Device> = Arc::new(Cpu::new());
     assert_eq!(run(&session(&m, &cpu), &[f32s(3)]).unwrap()[0].to_f64_vec(), [0.0, 3.0, 6.0]);
+    // The file of a model with other weights of the same sizes is refused, from a path and from memory.
+    let mut w = ConstantsWriter::new(Vec::new()).unwrap();
+    w.plain("c", DType::F32, &[3], &[7; 12]).unwrap();
+    let stale = w.finish().unwrap().1;
+    assert_eq!(stale.len(), bytes.len());
+    std::fs::write(dir.join("two.constants"), &stale).unwrap();
+    let e = open("two").unwrap_err();
+    assert!(e.kind() == ErrorKind::Malformed && e.to_string().contains("belongs to another model"), "{e}");
+    let mut from = ConstantsFrom::default();
+    from.bytes = Some(stale.into());
+    let a = artifact::Artifact::open(dir.join("two.hipep")).unwrap();
+    assert_eq!(store.load(&a, &from).unwrap_err().kind(), ErrorKind::Malformed);
+    from.bytes = Some(bytes.into());
+    store.load(&a, &from).unwrap();
     // What is missing or too short is named.
     std::fs::write(dir.join("w.bin"), &raw[..5]).unwrap();
     let e = open("one").unwrap_err().to_string();
