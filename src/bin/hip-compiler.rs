@@ -4,7 +4,7 @@ use clap::{Parser, ValueEnum};
 use hip_ep::tool;
 use hip_ep::tool::sabotage::{self, Choice};
 use hip_ep::{CompileOptions, Compiler, Constants, Diagnostic, ErrorKind, Result, Target};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -75,6 +75,28 @@ fn main() -> ExitCode {
     tool::exit(run(&Cli::parse()))
 }
 
+/// Refuses an output that would overwrite the model, or whose files cannot be written beside each other and renamed.
+fn check_output(output: &Path, model: Option<&Path>) -> Result<()> {
+    let constants = hip_ep::artifact::constants_path(output);
+    let fail = |text: String, help: &str| Err(Diagnostic::new(ErrorKind::Argument, text).help(help));
+    if constants == output {
+        let text = format!("the artifact {} would have the name of its constants file", output.display());
+        return fail(text, "give it another extension: -o model.hipep");
+    }
+    for file in [output, &constants] {
+        let real = std::fs::canonicalize(file).ok();
+        if real.is_some() && real == model.and_then(|m| std::fs::canonicalize(m).ok()) {
+            let text = format!("writing {} would overwrite the model", file.display());
+            return fail(text, "write to another name or folder: -o out/model.hipep");
+        }
+        if std::fs::metadata(file).is_ok_and(|m| !m.is_file()) {
+            let text = format!("cannot write {}: it is there and is no regular file", file.display());
+            return fail(text, "write to a new name, or to a file that may be replaced: -o model.hipep");
+        }
+    }
+    Ok(())
+}
+
 fn run(cli: &Cli) -> Result<bool> {
     if cli.docs.is_some() {
         print!("{}", CompileOptions::render_markdown());
@@ -103,6 +125,7 @@ fn run(cli: &Cli) -> Result<bool> {
         Mode::Native => "so",
     };
     let output = cli.output.clone().unwrap_or_else(|| model.with_extension(extension));
+    check_output(&output, cli.model.as_deref())?;
     options.artifact_folder = output.parent().map(PathBuf::from);
     let bar = tool::spinner("import");
     let start = Instant::now();

@@ -158,13 +158,17 @@ fn memory(m: &hip_ep::artifact::Metadata, at: &str) -> Result<bool> {
     let mut sizes = std::collections::BTreeMap::new();
     for part in at.split(',').filter(|p| !p.is_empty()) {
         let (name, n) = tool::named(part)?;
-        let bad = || Diagnostic::new(ErrorKind::Argument, format!("{part:?} is not SYMBOL=SIZE"));
+        let bad = || {
+            Diagnostic::new(ErrorKind::Argument, format!("{part:?} is not SYMBOL=SIZE"))
+                .help("a size is a number of elements, 0 or more: --memory batch=8")
+        };
         let sym = pool.find_symbol(name).ok_or_else(|| {
             let names: Vec<&str> = m.symbols.iter().map(|s| s.name.as_str()).collect();
             Diagnostic::new(ErrorKind::Argument, format!("the model has no dim {name:?}"))
                 .help(format!("its dims are {}", names.join(", ")))
         })?;
-        sizes.insert(sym, n.parse::<i64>().map_err(|_| bad())?);
+        let size = n.parse::<i64>().ok().filter(|&n| n >= 0).ok_or_else(bad)?;
+        sizes.insert(sym, size);
     }
     for (i, d) in m.domains.iter().enumerate() {
         let space = ["device", "host", "host-mapped"].get(d.space as usize).unwrap_or(&"?");

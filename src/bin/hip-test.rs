@@ -19,7 +19,7 @@ use std::time::Instant;
 #[derive(Parser)]
 #[command(version, about = "Run an artifact (or shared object) on given data, compare with expected outputs, time it")]
 struct Cli {
-    /// The artifact; with --suite, folders of cases (model.onnx and test_data_set_N).
+    /// The artifact, one; with --suite, folders of cases (model.onnx and test_data_set_N).
     #[arg(required_unless_present = "copy_bandwidth")]
     paths: Vec<PathBuf>,
     /// Folder with input_N.pb and output_N.pb; may be repeated.
@@ -122,7 +122,10 @@ fn copy_bandwidth(cli: &Cli, bytes: usize) -> Result<bool> {
 }
 
 fn one(cli: &Cli) -> Result<bool> {
-    let path = &cli.paths[0];
+    let [path] = &cli.paths[..] else {
+        return Err(Diagnostic::new(ErrorKind::Argument, format!("{} artifacts are given", cli.paths.len()))
+            .help("run one at a time, or folders of cases with --suite"));
+    };
     let mut o = Outcome::default();
     let choice = cli.sabotage.as_deref().map(Choice::parse).transpose()?;
     let broken;
@@ -363,6 +366,13 @@ fn suite_case(cli: &Cli, case: &Path, exe: &Path, work: &Path) -> Result<(&'stat
     compiled.save(&artifact)?;
     let mut sets: Vec<PathBuf> = std::fs::read_dir(case)?.flatten().map(|e| e.path()).filter(|p| p.is_dir()).collect();
     sets.sort();
+    if sets.is_empty() {
+        return Ok(("error", format!("no data: {} has no folder test_data_set_N", case.display())));
+    }
+    let compares = |s: &PathBuf| ["output_0.pb", "exact_0.pb"].iter().any(|f| s.join(f).exists());
+    if let Some(s) = sets.iter().find(|s| !compares(s)) {
+        return Ok(("error", format!("no data: {} has no output_0.pb to compare with", s.display())));
+    }
     let tolerance =
         std::fs::read_to_string(case.join("tolerance.json")).ok().and_then(|t| serde_json::from_str::<Value>(&t).ok());
     let number = |key: &str, default: f64| tolerance.as_ref().and_then(|t| t[key].as_f64()).unwrap_or(default);

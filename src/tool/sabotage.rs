@@ -377,14 +377,20 @@ fn break_program(p: &mut HostProgram, nth: usize) -> Found {
     Found { places: places.len(), what: format!("operand {j} of {of} is read {SHIFT} bytes off") }
 }
 
-/// Puts one weight off by 1 %: the `nth` largest tensor of floats in a constants file, `bytes`.
+/// Puts one weight off by 1 %: the `nth` largest tensor of floats in a constants file, `bytes`. A single number is a parameter and no
+/// weight; one of zeros and infinities alone stays what it is.
 pub fn weight(metadata: &Metadata, bytes: &mut [u8], nth: usize) -> Found {
     let mut all: Vec<(&artifact::Constant, DType, std::ops::Range<usize>)> = vec![];
     for c in &metadata.constants {
         let (Some(Source::Offset(at)), Ok(dtype)) = (&c.source, c.dtype()) else { continue };
         let (at, n) = (usize::try_from(*at).unwrap_or(0), usize::try_from(c.bytes).unwrap_or(0));
         let is_weight = matches!(dtype, DType::F32 | DType::F16 | DType::F64 | DType::BF16);
-        if is_weight && bytes.get(at..at + n).is_some_and(|b| b.iter().any(|&x| x & 0x7f != 0)) {
+        let elements = n / dtype.size().unwrap_or(1).max(1);
+        let changes = |b: &[u8]| {
+            let t = Tensor::new(dtype, &[elements], b.to_vec().into());
+            t.is_ok_and(|t| t.to_f64_vec().iter().any(|x| x.is_finite() && *x != 0.0))
+        };
+        if is_weight && elements > 1 && bytes.get(at..at + n).is_some_and(changes) {
             all.push((c, dtype, at..at + n));
         }
     }

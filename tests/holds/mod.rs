@@ -16,3 +16,4 @@ mod pools;
 mod sabotage;
 mod scale;
 mod targets;
+mod tools;
