@@ -27,20 +27,23 @@ fn test(n: &mut Nest, op: BinOp, x: ExprId, v: f64) -> ExprId {
     n.bin_num(op, x, v)
 }
 
-/// `eˣ - 1`. The nest has no such operation: where |x| is small the series x + x²/2 + x³/6 keeps the digits that the difference
-/// would lose.
+/// `eˣ - 1`. The nest has no such operation: below 1/2 a series keeps the digits that the difference would lose. Its first term left
+/// out is below a quarter of the last bit.
 fn exp_m1(n: &mut Nest, x: ExprId) -> ExprId {
+    let terms = if n.expr_dtype(x) == F64 { 15u32 } else { 9 };
     let e = n.un(UnOp::Exp, x);
     let plain = n.bin_num(BinOp::Sub, e, 1.0);
-    let t = n.bin_num(BinOp::Mul, x, 1.0 / 24.0);
-    let t = n.bin_num(BinOp::Add, t, 1.0 / 6.0);
-    let t = n.bin(BinOp::Mul, t, x);
-    let t = n.bin_num(BinOp::Add, t, 0.5);
-    let t = n.bin(BinOp::Mul, t, x);
-    let t = n.bin_num(BinOp::Add, t, 1.0);
-    let series = n.bin(BinOp::Mul, t, x);
+    // Σ xᵏ / k! by Horner, from the last term down to x²/2.
+    let coefficient = |k: u32| 1.0 / (1..=k).map(f64::from).product::<f64>();
+    let mut t = n.bin_num(BinOp::Mul, x, coefficient(terms));
+    for k in (2..terms).rev() {
+        let sum = n.bin_num(BinOp::Add, t, coefficient(k));
+        t = n.bin(BinOp::Mul, sum, x);
+    }
+    let rest = n.bin(BinOp::Mul, t, x);
+    let series = n.bin(BinOp::Add, x, rest);
     let abs = n.un(UnOp::Abs, x);
-    let small = n.bin_num(BinOp::Lt, abs, 0.03);
+    let small = n.bin_num(BinOp::Lt, abs, 0.5);
     n.select(small, series, plain)
 }
 
@@ -541,3 +544,41 @@ pub static ROWS: &[OpDef] = &[
         ..ROW
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nest::{Access, Axis, Coord, NestOperand, Phase, Term};
+    use tensor::Tensor;
+    use tensor::dims::DimPool;
+
+    /// `exp_m1` of every element by the interpreter of nests.
+    fn evaluate(x: &Tensor) -> Tensor {
+        let mut dims = DimPool::new();
+        let (zero, one, len) = (dims.constant(0), dims.constant(1), dims.constant(x.shape()[0] as i64));
+        let mut n = Nest { outer: vec![len], ..Nest::default() };
+        let [read, write] = [false, true].map(|written| {
+            let (shape, strides) = ([len].into_iter().collect(), [one].into_iter().collect());
+            let operand = n.operand(NestOperand { dtype: x.dtype(), shape, strides, written });
+            let terms = [(Term::Axis(Axis::Outer(0)), one)].into_iter().collect();
+            Access { operand, coords: [Coord { offset: zero, terms }].into_iter().collect() }
+        });
+        let v = n.expr(Expr::Load(read));
+        let v = exp_m1(&mut n, v);
+        n.phases = vec![Phase::Store { over_inner: false, stores: vec![(write, v)] }];
+        crate::nest_eval::eval(&n, &dims, &|_| None, &[x]).unwrap().remove(0)
+    }
+
+    #[test]
+    fn exp_m1_keeps_its_digits_near_zero() {
+        let xs: Vec<f64> = (0..4000).map(|i| -20.0 * (-0.007 * f64::from(i)).exp()).collect();
+        for (d, bound) in [(F64, 1e-14), (F32, 4e-7)] {
+            let x = Tensor::from_f64_as(d, &[xs.len()], &xs);
+            let y = evaluate(&x);
+            for i in 0..xs.len() {
+                let (x, y) = (x.view().f64_at(i), y.view().f64_at(i));
+                assert!((y / x.exp_m1() - 1.0).abs() < bound, "{d} {x:e} gives {y:e}, not {:e}", x.exp_m1());
+            }
+        }
+    }
+}

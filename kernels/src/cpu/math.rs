@@ -111,6 +111,10 @@ mod tests {
             assert!((f64::from(erf(x)) - y).abs() < 3e-7, "erf({x}) = {}", erf(x));
             assert_eq!(erf(-x), -erf(x));
         }
+        // From 3.92 on ±1 is the nearest f32.
+        for x in (0..500).map(|i| 3.92 + i as f32 * 0.01).chain([1e30, f32::INFINITY]) {
+            assert_eq!((erf(x), erf(-x)), (1.0, -1.0), "erf(±{x})");
+        }
         assert_eq!((exp(200.0), exp(-200.0), erf(9.0), tanh(50.0)), (f32::INFINITY, 0.0, 1.0, 1.0));
         assert!(
             exp(f32::NAN).is_nan() && erf(f32::NAN).is_nan() && tanh(f32::NAN).is_nan() && sigmoid(f32::NAN).is_nan()
