@@ -25,9 +25,9 @@ fn a_machine_without_a_gpu_says_what_was_looked_for_and_how_to_mend_it() {
             (Some(a), Some(f)) => {
                 let none = f.contains("hipErrorNoDevice (100)") || f.contains("hipErrorInvalidDevice (101)");
                 assert!(p.vendor != "AMD" || none, "{f}");
-                println!("{}: {} loads, {f}", p.vendor, a.library);
+                println!("{}: {} loads, {f}", p.vendor, a.soname);
             }
-            (Some(a), None) => println!("{}: {} loads and has no device", p.vendor, a.library),
+            (Some(a), None) => println!("{}: {} loads and has no device", p.vendor, a.soname),
             (None, _) => println!("{}: no library loads, so its driver is not asked", p.vendor),
         }
     }

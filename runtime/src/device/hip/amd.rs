@@ -34,7 +34,7 @@ static RTC: Names = Names {
 
 struct Amd {
     table: Table,
-    library: String,
+    soname: String,
     /// As HIP numbers it: major · 10^7 + minor · 10^5 + patch.
     version: c_int,
     properties: unsafe extern "C" fn(*mut c_void, c_int) -> Status,
@@ -82,13 +82,13 @@ impl Amd {
         };
         Ok(Amd {
             table: Table { functions, symbols: &HIP_SYMBOLS },
-            library: found.name,
+            soname: found.name,
             version: 0,
             properties,
             properties_name,
             arch_at,
             rtc: OnceLock::new(),
-            _keep: found.library,
+            _keep: found.handle,
         })
     }
 
@@ -100,11 +100,11 @@ impl Amd {
         self.rtc.get_or_init(|| {
             let mut list = candidates(RTC_SONAMES);
             // Older versions have the compiler in the runtime's own library.
-            list.push(self.library.clone().into());
+            list.push(self.soname.clone().into());
             let mut attempts: Vec<Attempt> = Vec::new();
             let found = find(&list, &mut attempts, |f| {
                 let name = f.name.clone();
-                Rtc::new(f.library, &name, &RTC)
+                Rtc::new(f.handle, &name, &RTC)
             });
             found.ok_or_else(|| format!("none of {} loads", RTC_SONAMES.join(", ")))
         })
@@ -122,7 +122,7 @@ impl Platform for Amd {
         &self.table
     }
     fn library(&self) -> &str {
-        &self.library
+        &self.soname
     }
     fn arch(&self, ordinal: c_int) -> Result<String> {
         let mut raw = vec![0u64; PROPERTIES_BYTES / 8];
@@ -135,7 +135,7 @@ impl Platform for Amd {
         let bytes: Vec<u8> = raw.iter().flat_map(|w| w.to_ne_bytes()).collect();
         arch_in(&bytes, self.arch_at).ok_or_else(|| {
             let text = format!("{} does not say which architecture device {ordinal} has", self.properties_name);
-            Diagnostic::new(ErrorKind::Device, text).note("library", self.library.clone())
+            Diagnostic::new(ErrorKind::Device, text).note("library", self.soname.clone())
         })
     }
     fn launch_end(&self) -> usize {
@@ -156,7 +156,7 @@ impl Platform for Amd {
     fn compiler(&self) -> std::result::Result<String, String> {
         self.rtc()
             .as_ref()
-            .map(|r| format!("hipRTC {}.{} from {}", r.version.0, r.version.1, r.library))
+            .map(|r| format!("hipRTC {}.{} from {}", r.version.0, r.version.1, r.soname))
             .map_err(Clone::clone)
     }
 }

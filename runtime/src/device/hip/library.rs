@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub struct Attempt {
     /// Name or path.
-    pub library: String,
+    pub soname: String,
     /// Why it was not taken; `None` for the one that was.
     pub failure: Option<String>,
 }
 
 /// A library that was found.
 pub(crate) struct Found {
-    pub(crate) library: libloading::Library,
+    pub(crate) handle: libloading::Library,
     pub(crate) name: String,
 }
 
@@ -23,7 +23,7 @@ impl Found {
     /// The address of a symbol.
     pub(crate) fn symbol(&self, name: &str) -> Option<*const c_void> {
         // SAFETY: only the address is taken.
-        let found = unsafe { self.library.get::<*const c_void>(name.as_bytes()) };
+        let found = unsafe { self.handle.get::<*const c_void>(name.as_bytes()) };
         found.ok().map(|p| *p).filter(|p| !p.is_null())
     }
 }
@@ -37,23 +37,23 @@ pub(crate) fn find<T>(
     for path in candidates {
         let name = path.display().to_string();
         if path.is_absolute() && !path.exists() {
-            attempts.push(Attempt { library: name, failure: Some("there is no such file".into()) });
+            attempts.push(Attempt { soname: name, failure: Some("there is no such file".into()) });
             continue;
         }
         // SAFETY: loading runs the library's initializers; these are the system's own drivers, or where the user pointed to.
         let loaded = unsafe { libloading::Library::new(path) };
         let result = loaded
             .map_err(|e| std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string))
-            .and_then(|library| accept(Found { library, name: name.clone() }));
+            .and_then(|library| accept(Found { handle: library, name: name.clone() }));
         match result {
             Ok(t) => {
-                attempts.push(Attempt { library: name, failure: None });
+                attempts.push(Attempt { soname: name, failure: None });
                 return Some(t);
             }
             Err(why) => {
                 // The loader repeats the name.
                 let why = why.strip_prefix(&format!("{name}: ")).unwrap_or(&why).to_string();
-                attempts.push(Attempt { library: name, failure: Some(why) });
+                attempts.push(Attempt { soname: name, failure: Some(why) });
             }
         }
     }

@@ -131,7 +131,7 @@ static RTC: Names = Names {
 
 struct Nvidia {
     table: Table,
-    library: String,
+    soname: String,
     rtc: OnceLock<std::result::Result<Rtc, String>>,
     _keep: libloading::Library,
 }
@@ -170,9 +170,9 @@ impl Nvidia {
         }
         Ok(Nvidia {
             table: Table { functions, symbols: &SYMBOLS },
-            library: found.name,
+            soname: found.name,
             rtc: OnceLock::new(),
-            _keep: found.library,
+            _keep: found.handle,
         })
     }
 
@@ -199,7 +199,7 @@ impl Nvidia {
             let mut attempts: Vec<Attempt> = Vec::new();
             let found = find(&list, &mut attempts, |f| {
                 let name = f.name.clone();
-                Rtc::new(f.library, &name, &RTC)
+                Rtc::new(f.handle, &name, &RTC)
             });
             found.ok_or_else(|| format!("none of {} loads", RTC_SONAMES.join(", ")))
         })
@@ -217,7 +217,7 @@ impl Platform for Nvidia {
         &self.table
     }
     fn library(&self) -> &str {
-        &self.library
+        &self.soname
     }
     fn arch(&self, ordinal: c_int) -> Result<String> {
         let (major, minor) =
@@ -257,7 +257,7 @@ impl Platform for Nvidia {
     fn compiler(&self) -> std::result::Result<String, String> {
         self.rtc()
             .as_ref()
-            .map(|r| format!("NVRTC {}.{} from {}", r.version.0, r.version.1, r.library))
+            .map(|r| format!("NVRTC {}.{} from {}", r.version.0, r.version.1, r.soname))
             .map_err(Clone::clone)
     }
 }

@@ -170,7 +170,7 @@ pub fn report(all: &[Probed]) -> String {
     for p in all {
         let _ = writeln!(out, "{}", p.vendor);
         for a in &p.attempts {
-            let _ = writeln!(out, "  {:<36} {}", a.library, a.failure.as_deref().unwrap_or("loaded"));
+            let _ = writeln!(out, "  {:<36} {}", a.soname, a.failure.as_deref().unwrap_or("loaded"));
         }
         let mut line = |what: &str, text: &str| {
             let _ = writeln!(out, "  {what:<10} {text}");

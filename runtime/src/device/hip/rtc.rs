@@ -21,7 +21,7 @@ pub(crate) struct Names {
 
 /// A compiler, loaded.
 pub(crate) struct Rtc {
-    pub(crate) library: String,
+    pub(crate) soname: String,
     pub(crate) version: (c_int, c_int),
     names: &'static Names,
     error_text: unsafe extern "C" fn(c_int) -> *const c_char,
@@ -65,7 +65,7 @@ impl Rtc {
                 return Err(format!("{} failed", names.version));
             }
             Rtc {
-                library: path.into(),
+                soname: path.into(),
                 version: found,
                 names,
                 error_text: get(&library, names.error_text)?,
@@ -91,7 +91,7 @@ impl Rtc {
         // SAFETY: not null: a static text with a NUL at its end.
         let text = if text.is_null() { "?".into() } else { unsafe { CStr::from_ptr(text) }.to_string_lossy() };
         let e = Diagnostic::new(ErrorKind::Device, format!("{call} failed: {text} ({status})"))
-            .note("library", self.library.clone());
+            .note("library", self.soname.clone());
         Err(match log {
             Some(log) if !log.trim().is_empty() => e.note("log", log.trim().to_string()),
             _ => e,
