@@ -364,6 +364,7 @@ impl Builder<'_> {
                     let base = self.ptr(region, from)?;
                     let bytes = self.byte_offset(region, n, data.ty.dtype, offset)?;
                     let bytes = self.dim(bytes)?;
+                    let bytes = self.unless_empty(bytes, &data.ty.shape)?;
                     self.regs.op(IntOp::Add, base, bytes)
                 }
                 HipOp::Output(i) => {
@@ -385,6 +386,16 @@ impl Builder<'_> {
         self.outputs.insert(index);
         self.regs.push(Stmt::Output { ptr, index, dims });
         ptr
+    }
+    /// `bytes`, or 0 when one of the extents is 0: an empty view may begin outside of its buffer, which devices refuse.
+    fn unless_empty(&mut self, bytes: Reg, shape: &[DimId]) -> Result<Reg> {
+        if self.regs.as_const(bytes) == Some(0) {
+            return Ok(bytes);
+        }
+        let one = self.m.dims.constant(1);
+        let least = shape.iter().fold(one, |least, &d| self.m.dims.min(least, d));
+        let some = self.dim(least)?;
+        Ok(self.regs.op(IntOp::Mul, bytes, some))
     }
     fn byte_offset(&mut self, region: RegionId, n: Node, dtype: DType, elems: DimId) -> Result<DimId> {
         let dims = &mut self.m.dims;

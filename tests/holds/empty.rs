@@ -74,6 +74,29 @@ fn indexing_takes_empty_tensors() {
     check(&g, &cases);
 }
 
+/// Views without elements begin behind their buffer, or before it.
+#[test]
+fn empty_views_may_begin_outside_of_their_buffer() {
+    let g = graph()
+        .input("x", DType::F32, &["s", "4"])
+        .ints("0", &[0])
+        .ints("1", &[1])
+        .ints("3", &[3])
+        .ints("4", &[4])
+        .ints("-1", &[-1])
+        .ints("-9", &[-9])
+        .node("Slice", &["x", "3", "4", "1"], &["last"])
+        .node_with("ReduceSum", &["last", "0"], &["sum"], vec![int("keepdims", 0)])
+        .node("Slice", &["x", "-1", "-9", "0", "-1"], &["back"])
+        .node_with("ReduceMax", &["back"], &["tops"], vec![ints("axes", &[1]), int("keepdims", 0)])
+        .node("Slice", &["last", "4", "-1", "0"], &["none"])
+        .node_with("ReduceSum", &["none", "0"], &["zero"], vec![int("keepdims", 0)])
+        .output("sum")
+        .output("tops")
+        .output("zero");
+    check(&g, &[vec![empty(&[0, 4])], vec![random(9, &[4, 4])], vec![random(10, &[2, 4])]]);
+}
+
 /// A window that is larger than the padded image: the formula rounds down to no window, others count one that leaves the image.
 #[test]
 fn windows_larger_than_the_image_are_refused() {
