@@ -77,6 +77,30 @@ fn an_exporters_reshape_chain_is_known_at_compile_time() {
     assert!(info.unknown.is_empty() && m.0.guards.is_empty(), "{:?}", m.0.guards);
 }
 
+/// Bounds at the ends of i64 stand for the ends of the axis: no extent holds a number that its text could not say.
+#[test]
+fn slices_to_the_ends_of_i64_have_plain_extents() {
+    let mut m = Model::new();
+    let main = m.0.main;
+    let x = m.input(DType::F32, &["n"]);
+    let mut check = |start: i64, end: i64, step: i64, want: &str| {
+        let [start, end, axis, step] = [start, end, 0, step].map(|v| m.ints(main, &[1], &[v]));
+        let y = m.node(main, "Slice", &[x, start, end, axis, step], &[]);
+        m.0.graph_mut().outputs = vec![y];
+        m.infer();
+        assert_eq!(m.show(y), want);
+        let text = crate::text::print_onnx(&m.0);
+        let again = crate::text::parse_onnx(&text, &m.0.registry).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        assert_eq!(crate::text::print_onnx(&again), text);
+    };
+    check(0, i64::MIN, 1, "f32[0]");
+    check(i64::MIN, i64::MAX, 1, "f32[n]");
+    check(i64::MIN + 1, i64::MAX, 1, "f32[n]");
+    check(-1, i64::MIN, -1, "f32[n]");
+    check(i64::MAX, i64::MIN, -1, "f32[n]");
+    check(i64::MAX, i64::MAX, 1, "f32[0]");
+}
+
 #[test]
 fn elements_that_only_the_run_knows_become_symbols_of_their_own() {
     let mut m = Model::new();

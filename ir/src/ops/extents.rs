@@ -88,11 +88,21 @@ pub fn slice_axis(c: &mut InferCtx, n: DimId, start: DimId, end: DimId, step: i6
     Ok(slice_dims(c.dims, n, start, end, step))
 }
 
+/// A start or end from the start of the axis. Constants that lie before the start of every such axis are all the same place, -1:
+/// the least of them has no negative, so that nothing could be proved about its sum with the extent.
+fn slice_bound(p: &mut DimPool, d: DimId, n: DimId) -> DimId {
+    let longest = p.range(n).1;
+    match p.as_const(d) {
+        Some(c) if c < 0 && longest.saturating_add(c) < 0 => p.constant(-1),
+        _ => from_start(p, d, n),
+    }
+}
+
 /// See [`slice_axis`]; `step` is not 0.
 pub fn slice_dims(p: &mut DimPool, n: DimId, start: DimId, end: DimId, step: i64) -> (DimId, DimId) {
     let (zero, one) = (p.constant(0), p.constant(1));
     let k = p.constant(step.saturating_abs());
-    let (s, e) = (from_start(p, start, n), from_start(p, end, n));
+    let (s, e) = (slice_bound(p, start, n), slice_bound(p, end, n));
     if step > 0 {
         let (first, last) = (clamp(p, s, zero, n), clamp(p, e, zero, n));
         // Where one side is an end of the axis the length has a simpler form than the difference of the clamped sides.
@@ -109,7 +119,8 @@ pub fn slice_dims(p: &mut DimPool, n: DimId, start: DimId, end: DimId, step: i64
         return (first, p.ceildiv(len, k));
     }
     let (minus, top) = (p.constant(-1), p.sub(n, one));
-    let (first, last) = (clamp(p, s, zero, top), clamp(p, e, minus, top));
+    let first = if s == top || p.prove_le(n, s) == Proof::Yes { top } else { clamp(p, s, zero, top) };
+    let last = clamp(p, e, minus, top);
     let d = p.sub(first, last);
     let len = p.max(d, zero);
     (first, p.ceildiv(len, k))
