@@ -456,6 +456,8 @@ fn combine(c: Combiner, acc: Option<Scalar>, v: Scalar) -> (Scalar, bool) {
     match (c, a, v) {
         (Combiner::Sum, Scalar::Float(x), Scalar::Float(y)) => (Scalar::Float(x + y), false),
         (Combiner::Prod, Scalar::Float(x), Scalar::Float(y)) => (Scalar::Float(x * y), false),
+        (Combiner::Max, Scalar::Float(x), Scalar::Float(y)) => (Scalar::Float(math::max(x, y)), false),
+        (Combiner::Min, Scalar::Float(x), Scalar::Float(y)) => (Scalar::Float(math::min(x, y)), false),
         (Combiner::Sum, x, y) => (Scalar::Int(x.int().wrapping_add(y.int())), false),
         (Combiner::Prod, x, y) => (Scalar::Int(x.int().wrapping_mul(y.int())), false),
         (Combiner::Max | Combiner::ArgMax, ..) => {
@@ -638,6 +640,22 @@ mod tests {
         let mut buffers = [x, Tensor::from_f32(&[6], &[9.0; 6])];
         eval_buffers(&nest, &p, &env, &mut buffers).unwrap();
         assert_eq!(buffers[1].to_f64_vec(), [0.5, 0.5, 9.0, 0.0, 1.0, 9.0]);
+    }
+
+    #[test]
+    fn zero_is_above_negative_zero() {
+        let signs = |x: f64, y: f64| {
+            let (x, y) = (Scalar::Float(x), Scalar::Float(y));
+            let all = [
+                binary(BinOp::Max, x, y, DType::F32),
+                binary(BinOp::Min, x, y, DType::F32),
+                combine(Combiner::Max, Some(x), y).0,
+                combine(Combiner::Min, Some(x), y).0,
+            ];
+            all.map(|v| v.float().is_sign_negative())
+        };
+        assert_eq!(signs(0.0, -0.0), [false, true, false, true]);
+        assert_eq!(signs(-0.0, 0.0), [false, true, false, true]);
     }
 
     #[test]

@@ -1,13 +1,21 @@
 //! Scalar functions that the standard library lacks.
 
-/// The greater; NaN when either is.
+use std::cmp::Ordering;
+
+/// The greater, 0 above -0; NaN when either is: `maximum` of IEEE 754-2019.
 pub fn max(x: f64, y: f64) -> f64 {
-    if x.is_nan() || y.is_nan() { f64::NAN } else { x.max(y) }
+    match x.partial_cmp(&y) {
+        None => f64::NAN,
+        Some(Ordering::Greater) => x,
+        Some(Ordering::Less) => y,
+        Some(Ordering::Equal) if x.is_sign_negative() => y,
+        Some(Ordering::Equal) => x,
+    }
 }
 
-/// The less; NaN when either is.
+/// The less, -0 below 0; NaN when either is: `minimum` of IEEE 754-2019.
 pub fn min(x: f64, y: f64) -> f64 {
-    if x.is_nan() || y.is_nan() { f64::NAN } else { x.min(y) }
+    -max(-x, -y)
 }
 
 /// 1, 0 or -1; NaN stays.
@@ -82,6 +90,17 @@ pub fn gelu_tanh(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn zero_is_above_negative_zero() {
+        for (x, y) in [(-0.0, 0.0), (0.0, -0.0)] {
+            assert_eq!((max(x, y).to_bits(), min(x, y).to_bits()), (0.0f64.to_bits(), (-0.0f64).to_bits()));
+        }
+        assert_eq!((max(-0.0, -0.0).to_bits(), max(2.0, -3.0), min(2.0, -3.0)), ((-0.0f64).to_bits(), 2.0, -3.0));
+        assert!(
+            [max(f64::NAN, 1.0), max(1.0, f64::NAN), min(f64::NAN, 1.0), min(1.0, f64::NAN)].iter().all(|x| x.is_nan())
+        );
+    }
 
     #[test]
     fn erf_agrees_with_published_values() {

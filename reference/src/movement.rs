@@ -1,5 +1,6 @@
 //! Ops that only move elements: any dtype, strings and packed types too.
 
+use crate::math;
 use smallvec::SmallVec;
 use tensor::{DType, Diagnostic, ErrorKind, Result, Tensor, Writer};
 
@@ -493,9 +494,8 @@ fn scatter(x: &Tensor, updates: &Tensor, to: Vec<(usize, usize)>, how: Scatter) 
             v[p] = match how {
                 Scatter::Add => v[p] + u[q],
                 Scatter::Mul => v[p] * u[q],
-                _ if v[p].is_nan() || u[q].is_nan() => f64::NAN,
-                Scatter::Max => v[p].max(u[q]),
-                _ => v[p].min(u[q]),
+                Scatter::Max => math::max(v[p], u[q]),
+                _ => math::min(v[p], u[q]),
             };
         }
         return Ok(Tensor::from_f64_as(dtype, x.shape(), &v));

@@ -11,6 +11,7 @@ mod growth;
 pub mod kit;
 mod memory;
 mod mutants;
+mod operands;
 mod outputs;
 mod pools;
 mod sabotage;

@@ -212,6 +212,9 @@ pub(super) fn binary(op: BinOp, a: Val, b: Val) -> Result<Val> {
     }
     let min_max = |a: f64, b: f64, min: bool| match () {
         _ if a.is_nan() || b.is_nan() => f64::NAN,
+        // 0 is above -0.
+        _ if a == b && a.is_sign_negative() == min => a,
+        _ if a == b => b,
         _ if min => a.min(b),
         _ => a.max(b),
     };
@@ -279,14 +282,16 @@ pub(super) fn combine(c: Combiner, old: (Val, i64), new: (Val, i64)) -> Result<(
     Ok(match c {
         Combiner::Sum => (binary(BinOp::Add, old.0, new.0)?, 0),
         Combiner::Prod => (binary(BinOp::Mul, old.0, new.0)?, 0),
-        Combiner::Max | Combiner::ArgMax => {
+        Combiner::Max => (binary(BinOp::Max, old.0, new.0)?, 0),
+        Combiner::Min => (binary(BinOp::Min, old.0, new.0)?, 0),
+        Combiner::ArgMax => {
             if wins(BinOp::Gt)? {
                 new
             } else {
                 old
             }
         }
-        Combiner::Min | Combiner::ArgMin => {
+        Combiner::ArgMin => {
             if wins(BinOp::Lt)? {
                 new
             } else {
