@@ -545,15 +545,22 @@ impl Builder<'_> {
             }
             HipOp::Readback { sym, index, max } => {
                 let v = operand(0)?;
-                let what = format!("extent {}", self.m.dims.sym(*sym).name);
+                let symbol = self.m.dims.sym(*sym);
+                let (what, least) = (format!("extent {}", symbol.name), symbol.lo);
                 let reg = self.readback(at, v, *index, &what)?;
-                let (zero, most) = (self.regs.int(0), self.dim(*max)?);
-                let a = self.regs.op(IntOp::Le, zero, reg);
-                let b = self.regs.op(IntOp::Le, reg, most);
-                let cond = self.regs.op(IntOp::And, a, b);
-                let what = format!("{what} must be from 0 to {}", self.m.dims.display(*max));
                 let debug = self.node(at, "readback");
-                self.guard(cond, (reg, most), what, debug);
+                // A bound or an index may be any number; what is an extent has a guard of its own.
+                if least > i64::MIN {
+                    let bound = self.regs.int(least);
+                    let cond = self.regs.op(IntOp::Le, bound, reg);
+                    self.guard(cond, (reg, bound), format!("{what} must be at least {least}"), debug);
+                }
+                if self.m.dims.as_const(*max) != Some(i64::MAX) {
+                    let bound = self.dim(*max)?;
+                    let cond = self.regs.op(IntOp::Le, reg, bound);
+                    let text = format!("{what} must be at most {}", self.m.dims.display(*max));
+                    self.guard(cond, (reg, bound), text, debug);
+                }
                 self.define(*sym, reg)?;
             }
             HipOp::If { .. } => self.branch(at, &node)?,

@@ -30,3 +30,42 @@ fn signs_of_zeros_agree() {
         x.reverse();
     }
 }
+
+/// Bounds and indices count from the end where they are negative, also when only the run knows them.
+#[test]
+fn negative_values_of_a_run_count_from_the_end() {
+    let g = graph()
+        .input("x", DType::F32, &["n", "5"])
+        .input("start", DType::I64, &["1"])
+        .input("end", DType::I64, &["1"])
+        .input("i", DType::I64, &[])
+        .ints("axis0", &[0])
+        .ints("axis1", &[1])
+        .ints("back", &[-1])
+        .node("Slice", &["x", "start", "end", "axis1"], &["s"])
+        .output("s")
+        .node("Slice", &["x", "start", "end", "axis0"], &["rows"])
+        .node("Relu", &["rows"], &["r"])
+        .output("r")
+        .node("Slice", &["x", "end", "start", "axis1", "back"], &["reversed"])
+        .output("reversed")
+        .node("Neg", &["start"], &["minus"])
+        .node("Slice", &["x", "minus", "end", "axis1"], &["computed"])
+        .output("computed")
+        .node_with("Gather", &["x", "i"], &["g"], vec![int("axis", 1)])
+        .output("g")
+        .node("Shape", &["x"], &["shape"])
+        .node_with("Gather", &["shape", "i2"], &["extent"], vec![int("axis", 0)])
+        .weight("i2", &Tensor::from_i64(&[1], &[-1]))
+        .node("Sub", &["extent", "start"], &["most"])
+        .node("Slice", &["x", "start", "most", "axis1"], &["upto"])
+        .output("upto");
+    let one = |v: i64| Tensor::from_i64(&[1], &[v]);
+    let mut cases = Vec::new();
+    for (start, end) in [(0, -1), (-4, -1), (-2, 5), (1, 4), (-100, 100), (3, -4), (2, i64::MIN), (-100, i64::MAX)] {
+        for i in [-5, -1, 4] {
+            cases.push(vec![random(3, &[4, 5]), one(start), one(end), Tensor::from_i64(&[], &[i])]);
+        }
+    }
+    check(&g, &cases);
+}

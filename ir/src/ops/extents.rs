@@ -16,17 +16,18 @@ pub fn clamp(p: &mut DimPool, d: DimId, lo: DimId, hi: DimId) -> DimId {
 
 /// 1 where `d < 0`, else 0, as a dim.
 pub fn is_negative(p: &mut DimPool, d: DimId) -> DimId {
-    let (zero, one) = (p.constant(0), p.constant(1));
-    let n = p.sub(zero, d);
-    clamp(p, n, zero, one)
+    // Clamped first: the least number has no negative.
+    let (zero, minus) = (p.constant(0), p.constant(-1));
+    let sign = clamp(p, d, minus, zero);
+    p.sub(zero, sign)
 }
 
 /// 1 where `d = 0`, else 0, as a dim.
 pub fn is_zero(p: &mut DimPool, d: DimId) -> DimId {
-    let (zero, one) = (p.constant(0), p.constant(1));
-    let n = p.sub(zero, d);
-    let magnitude = p.max(d, n);
-    let nonzero = p.min(magnitude, one);
+    let (zero, one, minus) = (p.constant(0), p.constant(1), p.constant(-1));
+    let sign = clamp(p, d, minus, one);
+    let opposite = p.sub(zero, sign);
+    let nonzero = p.max(sign, opposite);
     p.sub(one, nonzero)
 }
 
