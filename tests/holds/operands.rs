@@ -3,6 +3,69 @@
 use super::kit::*;
 use hip_ep::{DType, DeviceKind, Tensor};
 
+/// Every operator of two operands whose order matters, both ways: elementwise in one fused kernel, with broadcasts, with a literal,
+/// behind and before kernels of the catalog.
+#[test]
+fn operands_stay_in_their_places() {
+    let mut g = graph()
+        .input("a", DType::F32, &["n", "6"])
+        .input("b", DType::F32, &["n", "6"])
+        .input("row0", DType::F32, &["6"])
+        .node("Sigmoid", &["row0"], &["row"])
+        .weight("three", &Tensor::from_f32(&[], &[3.0]))
+        .weight("w", &random(1, &[6, 6]))
+        // Positive, so that powers are numbers; about 0.6 to 1.6 and 1.3 to 3.3.
+        .node("Sigmoid", &["a"], &["pa0"])
+        .node("Add", &["pa0", "half"], &["pa"])
+        .node("Sigmoid", &["b"], &["pb0"])
+        .node("Mul", &["pb0", "three"], &["pb"])
+        .weight("half", &Tensor::from_f32(&[], &[0.5]));
+    for op in ["Sub", "Div", "Pow"] {
+        for (x, y) in [("pa", "pb"), ("pa", "three"), ("pa", "row")] {
+            for (x, y) in [(x, y), (y, x)] {
+                let z = format!("{op}_{x}_{y}");
+                g = g.node(op, &[x, y], &[&z]).output(&z);
+            }
+        }
+    }
+    for (x, y) in [("a", "b"), ("b", "a")] {
+        let name = |what: &str| format!("{what}_{x}_{y}");
+        let (less, chosen, mod_, slope) = (name("less"), name("where"), name("mod"), name("prelu"));
+        g = g
+            .node("Less", &[x, y], &[&less])
+            .node("Where", &[&less, x, "row"], &[&chosen])
+            .output(&chosen)
+            .node_with("Mod", &[x, y], &[&mod_], vec![int("fmod", 1)])
+            .output(&mod_)
+            .node("PRelu", &[x, y], &[&slope])
+            .output(&slope);
+        // Products: of two inputs, with a weight on either side, and what is taken from them in an epilogue or fed to them.
+        let (t, p, q, d, f) = (name("t"), name("product"), name("weighted"), name("rest"), name("fed"));
+        g = g
+            .node_with("Transpose", &[y], &[&t], vec![ints("perm", &[1, 0])])
+            .node("MatMul", &[x, &t], &[&p])
+            .output(&p)
+            .node("MatMul", &[x, "w"], &[&q])
+            .node("Sub", &[&q, y], &[&d])
+            .output(&d)
+            .node("Sub", &[y, &q], &[&name("minus")])
+            .output(&name("minus"))
+            .node("MatMul", &["w", &t], &[&f])
+            .output(&f);
+    }
+    g = g
+        .node_with("Gemm", &["a", "w", "row"], &["gemm"], vec![int("transB", 1), float("beta", 2.0)])
+        .output("gemm")
+        .node_with("Gemm", &["w", "a", "half"], &["gemm2"], vec![int("transB", 1)])
+        .output("gemm2")
+        .node_with("Concat", &["a", "b"], &["ab"], vec![int("axis", 1)])
+        .output("ab")
+        .node_with("Concat", &["b", "a"], &["ba"], vec![int("axis", 1)])
+        .output("ba");
+    let case = |seed, n| vec![random(seed, &[n, 6]), random(seed + 1, &[n, 6]), random(seed + 2, &[6])];
+    check(&g, &[case(10, 6), case(20, 1), case(30, 37)]);
+}
+
 /// 0 is above -0, whatever computes it.
 #[test]
 fn signs_of_zeros_agree() {
