@@ -97,6 +97,25 @@ fn empty_views_may_begin_outside_of_their_buffer() {
     check(&g, &[vec![empty(&[0, 4])], vec![random(9, &[4, 4])], vec![random(10, &[2, 4])]]);
 }
 
+/// A window in the padding alone has no greatest element and no mean.
+#[test]
+fn pools_whose_windows_miss_the_image_are_refused() {
+    let pool = |op: &str, pads: &[i64]| {
+        let attrs = vec![ints("kernel_shape", &[2, 3]), ints("pads", pads)];
+        graph().input("x", DType::F32, &["n", "1", "h", "8"]).node_with(op, &["x"], &["y"], attrs).output("y")
+    };
+    for op in ["MaxPool", "AveragePool"] {
+        for (pads, said) in [
+            ([0, 3, 0, 0], "a pad of 3 along axis 3 is not below the kernel's extent of 3"),
+            ([0, 0, 2, 0], "a pad of 2 along axis 2 is not below the kernel's extent of 2"),
+        ] {
+            let e = hip_ep::Compiler::new().compile_bytes(pool(op, &pads).bytes(), None).unwrap_err().to_string();
+            assert!(e.contains(&format!("{op}: {said}")) && e.contains("/y") && e.contains("help"), "{e}");
+        }
+        check(&pool(op, &[1, 2, 1, 2]), &[vec![random(1, &[1, 1, 1, 8])], vec![random(2, &[2, 1, 5, 8])]]);
+    }
+}
+
 /// A window that is larger than the padded image: the formula rounds down to no window, others count one that leaves the image.
 #[test]
 fn windows_larger_than_the_image_are_refused() {

@@ -2,7 +2,7 @@
 
 use super::loops::{Builder, inner, outer};
 use super::row::{FLOATS, ROW};
-use super::window::{Geometry, geometry, window};
+use super::window::{Geometry, geometry, pads_itself, window};
 use crate::lowering::{CallSpec, Candidate, IntArg, NodeCtx, Plan};
 use crate::nest::{Access, BinOp, Combiner, Coord, Expr, ExprId, Nest, Phase};
 use crate::op::{AttrDef, AttrKind, InferCtx, OpDef, RefCtx, Tol, attr, opt, req};
@@ -154,10 +154,29 @@ fn pool_infer(c: &mut InferCtx) -> Result<()> {
     }
     let g = pool_geometry(c.dims, c.attrs, &x);
     let g = g.map_err(|e| c.error(e.kind(), format!("{}: {}", c.def.name, e.message())))?;
+    check_pads(c, &g)?;
     let mut out: Shape = [x[0], x[1]].into_iter().collect();
     out.extend(g.counted(c)?);
     c.set(0, dtype, out.clone());
     c.set(1, I64, out);
+    Ok(())
+}
+
+/// Refuses given pads that are not below the kernel's extent: a window could lie in the padding alone, with nothing to choose from or
+/// to take the mean of.
+fn check_pads(c: &InferCtx, g: &Geometry) -> Result<()> {
+    if pads_itself(c.attrs) {
+        return Ok(());
+    }
+    for (a, &kernel) in g.kernel.iter().enumerate() {
+        let pads = [g.begin[a], g.end[a]].map(|d| c.dims.as_const(d).unwrap_or(0));
+        if let Some(pad) = pads.into_iter().find(|&pad| pad >= kernel) {
+            let (name, axis) = (c.def.name, a + 2);
+            let text = format!("{name}: a pad of {pad} along axis {axis} is not below the kernel's extent of {kernel}");
+            let e = c.error(ErrorKind::Shape, text);
+            return Err(e.help("a window would lie in the padding alone: give smaller pads, or pad the image with Pad"));
+        }
+    }
     Ok(())
 }
 

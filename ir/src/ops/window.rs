@@ -38,6 +38,11 @@ pub struct Geometry {
     pub outs: Vec<DimId>,
 }
 
+/// Whether `auto_pad` chooses the pads so that there are as many windows as strides fit the image.
+pub(crate) fn pads_itself(attrs: &Attrs) -> bool {
+    matches!(attrs.str(AUTO_PAD), Some("SAME_UPPER" | "SAME_LOWER"))
+}
+
 fn fail(text: String) -> Diagnostic {
     Diagnostic::new(ErrorKind::Shape, text)
 }
@@ -94,7 +99,7 @@ pub fn geometry(
     let rank = image.len();
     let n = numbers(attrs, dilations, rank, kernel)?;
     let auto = attrs.str(AUTO_PAD).unwrap_or("NOTSET");
-    let same = matches!(auto, "SAME_UPPER" | "SAME_LOWER");
+    let same = pads_itself(attrs);
     if !same && !matches!(auto, "NOTSET" | "VALID" | "") {
         return Err(Diagnostic::new(ErrorKind::Unsupported, format!("auto_pad {auto:?} is not known")));
     }
@@ -157,7 +162,6 @@ pub fn window(
     let g = geometry(&mut p, attrs, dilations, &dims, kernel, ceil)?;
     let to = |v: &[i64]| v.iter().map(|&x| x as usize).collect::<Vec<_>>();
     let num = |v: &[DimId]| v.iter().map(|&d| p.as_const(d).unwrap_or(0)).collect::<Vec<_>>();
-    let same = matches!(attrs.str(AUTO_PAD), Some("SAME_UPPER" | "SAME_LOWER"));
     Ok(Window {
         kernel: to(&g.kernel),
         strides: to(&g.strides),
@@ -165,7 +169,7 @@ pub fn window(
         begin: num(&g.begin),
         end: num(&g.end),
         // With automatic padding the windows fit exactly.
-        ceil: ceil && !same,
+        ceil: ceil && !pads_itself(attrs),
     })
 }
 
