@@ -638,6 +638,19 @@ fn extents_that_only_the_device_knows_are_counted_first() {
     assert_eq!(count(&plain, |o| matches!(o, HipOp::Call(_))), 2);
 }
 
+/// Elements that are not 0 are counted and listed by kernels of a few types; other types are read as truth values.
+#[test]
+fn elements_of_any_type_are_counted() {
+    for dtype in [DType::U8, DType::F16, DType::F64, DType::I16, DType::U64] {
+        let mut b = Builder::new();
+        let x = b.input(dtype, &["n", "3"]);
+        let nz = b.op("NonZero", &[], &[x]);
+        b.output(nz);
+        let x = Tensor::from_f64_as(dtype, &[2, 3], &[0.0, 2.0, 0.0, 1.0, 0.0, 255.0]);
+        check(b, &[&[x], &[Tensor::from_f64_as(dtype, &[0, 3], &[])]]);
+    }
+}
+
 #[test]
 fn a_kernel_takes_the_strides_that_its_contract_allows() {
     let mut b = Builder::new();

@@ -75,14 +75,24 @@ pub fn pointwise(
 
 /// A nest that copies element by element.
 pub fn copy(dims: &mut DimPool, dtype: DType, shape: &[DimId], from: &[DimId], to: &[DimId]) -> Nest {
+    convert(dims, (dtype, from), (dtype, to), shape)
+}
+
+/// A nest that copies elements from one type to another, each with the strides of its buffer.
+pub fn convert(dims: &mut DimPool, from: (DType, &[DimId]), to: (DType, &[DimId]), shape: &[DimId]) -> Nest {
     let mut nest = Nest { outer: shape.to_vec(), ..Nest::default() };
     let shape: Shape = shape.into();
-    let a = nest.operand(NestOperand { dtype, shape: shape.clone(), strides: from.into(), written: false });
-    let b = nest.operand(NestOperand { dtype, shape: shape.clone(), strides: to.into(), written: true });
+    let mut operand = |(dtype, strides): (DType, &[DimId]), written| {
+        nest.operand(NestOperand { dtype, shape: shape.clone(), strides: strides.into(), written })
+    };
+    let (a, b) = (operand(from, false), operand(to, true));
     let coords: SmallVec<[Coord; 4]> =
         (0..shape.len()).map(|i| axis_coord(dims, Axis::Outer(u16::try_from(i).unwrap_or(u16::MAX)))).collect();
-    let load = nest.expr(Expr::Load(Access { operand: a, coords: coords.clone() }));
-    nest.phases.push(Phase::Store { over_inner: false, stores: vec![(Access { operand: b, coords }, load)] });
+    let mut value = nest.expr(Expr::Load(Access { operand: a, coords: coords.clone() }));
+    if let Some(compute) = compute_dtype(to.0) {
+        value = cast(&mut nest, value, compute);
+    }
+    nest.phases.push(Phase::Store { over_inner: false, stores: vec![(Access { operand: b, coords }, value)] });
     nest
 }
 

@@ -171,11 +171,11 @@ pub static ROWS: &[OpDef] = &[
         lower: &[Candidate::Kernel(|c| {
             let x = c.need(0)?;
             let kernel = match x.dtype {
-                Bool => "nonzero_fill.bool",
                 F32 => "nonzero_fill.f32",
                 I64 => "nonzero_fill.i64",
                 I32 => "nonzero_fill.i32",
-                d => return Err(format!("no kernel for {d}").into()),
+                // Others are read as truth values.
+                _ => "nonzero_fill.bool",
             };
             if x.shape.len() > 8 {
                 return Err("the kernel has at most 8 axes".into());

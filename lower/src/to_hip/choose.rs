@@ -274,6 +274,11 @@ pub(super) fn kernel(name: &str) -> Option<&'static KernelDef> {
     CATALOG.iter().find(|k| k.name == name)
 }
 
+/// Whether a kernel that reads truth values can have them of an operand's elements: whether each differs from 0.
+fn is_truth_of(operand: DType, wanted: DType) -> bool {
+    wanted == DType::Bool && compute_dtype(operand).is_some()
+}
+
 /// Whether the call fits the kernel's signature.
 fn check_call(spec: &CallSpec, ins: &[Option<Operand>], outs: &[Operand]) -> Plan<()> {
     let k = kernel(spec.kernel).ok_or_else(|| Refusal(format!("the catalog has no {}", spec.kernel)))?;
@@ -292,7 +297,7 @@ fn check_call(spec: &CallSpec, ins: &[Option<Operand>], outs: &[Operand]) -> Pla
     }
     for (b, at) in of(Access::Read).zip(&spec.reads) {
         match at.and_then(|i| ins.get(i)).and_then(|x| x.as_ref()) {
-            Some(x) if x.dtype != b.dtype => {
+            Some(x) if x.dtype != b.dtype && !is_truth_of(x.dtype, b.dtype) => {
                 return Err(Refusal(format!("{} is {} where the kernel takes {}", b.name, x.dtype, b.dtype)));
             }
             None if !b.optional => return Err(Refusal(format!("{} is missing", b.name))),

@@ -683,6 +683,7 @@ impl<'c, 'a> Emit<'c, 'a> {
     /// An operand of a kernel with strides that the kernel's contract and the row's arguments allow.
     fn call_operand(&mut self, b: BufView, def: &BufferDef, buffer: usize, ints: &[IntArg]) -> Result<BufView> {
         let b = if b.space == Space::Host { self.to_device(&b)? } else { b };
+        let b = if b.dtype == def.dtype { b } else { self.convert(&b, def.dtype)? };
         if def.contract == Contract::Contiguous {
             return self.contiguous(&b, &format!("{} must be contiguous", def.name));
         }
@@ -711,6 +712,15 @@ impl<'c, 'a> Emit<'c, 'a> {
             true => Ok(b),
             false => self.contiguous(&b, &format!("the kernel does not take these strides of {}", def.name)),
         }
+    }
+    /// The elements as another type, in memory of their own.
+    fn convert(&mut self, b: &BufView, dtype: DType) -> Result<BufView> {
+        self.note(format!("converts an operand from {} to {dtype}", b.dtype));
+        let to = self.alloc(dtype, &b.shape, Space::Device, "".into())?;
+        let (from, place) = (self.value(b)?, self.value(&to)?);
+        let nest = nests::convert(&mut self.cx.out.dims, (b.dtype, &b.strides), (dtype, &to.strides), &b.shape);
+        self.push(HipOp::Launch(Arc::new(nest)), vec![Some(from), Some(place)], vec![]);
+        Ok(to)
     }
     fn to_device(&mut self, b: &BufView) -> Result<BufView> {
         let to = self.alloc(b.dtype, &b.shape, Space::Device, "".into())?;
