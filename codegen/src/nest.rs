@@ -23,7 +23,7 @@ use inkwell::module::Linkage;
 use inkwell::values::FunctionValue;
 use lower::host::{DimSource, KernelDef};
 use rustc_hash::FxHashMap;
-use tensor::{DType, Diagnostic, Entity, ErrorKind, Result};
+use tensor::{Diagnostic, Entity, ErrorKind, Result};
 
 /// Checks that the nest of `def` can be emitted: dtypes, operations, references.
 ///
@@ -38,8 +38,7 @@ pub fn check(def: &KernelDef, node: Option<&str>) -> Result<()> {
         })
     };
     for (i, op) in def.nest.operands.iter().enumerate() {
-        use DType::*;
-        if !matches!(op.dtype, F32 | F64 | F16 | BF16 | Bool | I8 | U8 | I16 | U16 | I32 | U32 | I64 | U64) {
+        if !ir::nest::is_storable(op.dtype) {
             let what = format!("operand {i} has {} elements, which generated kernels neither load nor store", op.dtype);
             return refuse(ErrorKind::Unsupported, what);
         }

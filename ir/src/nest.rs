@@ -250,6 +250,12 @@ pub fn compute_dtype(d: DType) -> Option<DType> {
     })
 }
 
+/// Whether generated kernels load and store elements of a type. Others are moved by views and copies of whole buffers alone.
+pub fn is_storable(d: DType) -> bool {
+    use DType::*;
+    matches!(d, F32 | F64 | F16 | BF16 | Bool | I8 | U8 | I16 | U16 | I32 | U32 | I64 | U64)
+}
+
 impl Nest {
     /// Adds an operand.
     pub fn operand(&mut self, op: NestOperand) -> u16 {
