@@ -213,9 +213,15 @@ impl CompiledModel {
 
     #[cfg(feature = "llvm")]
     fn object(&self) -> Result<Bytes> {
-        let mut objects = self.0.artifact.sections_of(Kind::HostObject);
-        let first = objects.next().map(|(_, bytes)| bytes);
-        first.ok_or_else(|| Diagnostic::new(ErrorKind::Malformed, "the artifact holds no code for this machine"))
+        let artifact = &self.0.artifact;
+        let first = artifact.sections_of(Kind::HostObject).next().map(|(label, _)| label);
+        // Its hash first: a damaged object would run as whatever its bytes now say.
+        let intact = first.map_or(Ok(None), |label| artifact.intact(Kind::HostObject, label));
+        let intact = intact.map_err(|e| match artifact.path() {
+            Some(p) => e.note("file", p.display().to_string()),
+            None => e,
+        });
+        intact?.ok_or_else(|| Diagnostic::new(ErrorKind::Malformed, "the artifact holds no code for this machine"))
     }
 
     fn model(&self) -> Result<Arc<Model>> {

@@ -11,7 +11,8 @@
 //! | … | labels, one after the other |
 //! | … | sections, each at a multiple of 64, in the order of the table |
 //!
-//! The header's hash is checked when a file is opened, those of sections by [`Artifact::verify`].
+//! The header's hash is checked when a file is opened, a section's hash by [`Artifact::intact`] before its code runs, all of them by
+//! [`Artifact::verify`].
 
 use crate::metadata::{FORMAT_VERSION, Metadata};
 use bytes::Bytes;
@@ -123,11 +124,7 @@ impl Artifact {
         let (Some(s), 1) = (of(Kind::Metadata).next(), of(Kind::Metadata).count()) else {
             return Err(malformed("the artifact needs exactly one metadata section"));
         };
-        let raw = slice(&bytes, s).ok_or_else(|| malformed("the metadata section lies outside the file"))?;
-        if *blake3::hash(&raw).as_bytes() != s.hash {
-            return Err(damaged(s));
-        }
-        let metadata = Metadata::decode_checked(&raw)?;
+        let metadata = Metadata::decode_checked(&hashed(&bytes, s)?)?;
         Ok(Artifact { bytes, sections, metadata, path: None })
     }
 
@@ -174,6 +171,15 @@ impl Artifact {
         self.sections.iter().find(|s| s.kind == kind && s.label == label).and_then(|s| slice(&self.bytes, s))
     }
 
+    /// The bytes of a section after they were compared with its hash: for code, before it runs. Reads the whole section.
+    ///
+    /// # Errors
+    /// `Malformed` with the section that is damaged.
+    pub fn intact(&self, kind: Kind, label: &str) -> Result<Option<Bytes>> {
+        let found = self.sections.iter().find(|s| s.kind == kind && s.label == label);
+        found.map(|s| hashed(&self.bytes, s)).transpose()
+    }
+
     /// All sections of a kind: label and bytes.
     pub fn sections_of(&self, kind: Kind) -> impl Iterator<Item = (&str, Bytes)> {
         self.sections
@@ -198,10 +204,7 @@ impl Artifact {
     /// `Malformed` with the section that is damaged.
     pub fn verify(&self) -> Result<()> {
         for s in &self.sections {
-            let b = slice(&self.bytes, s).ok_or_else(|| damaged(s))?;
-            if *blake3::hash(&b).as_bytes() != s.hash {
-                return Err(damaged(s));
-            }
+            hashed(&self.bytes, s)?;
         }
         if let Some(json) = self.section(Kind::MetadataJson, "") {
             let text = std::str::from_utf8(&json).map_err(|_| malformed("the JSON mirror is not UTF-8"))?;
@@ -222,6 +225,12 @@ fn slice(bytes: &Bytes, s: &Section) -> Option<Bytes> {
     let start = usize::try_from(s.offset).ok()?;
     let end = start.checked_add(usize::try_from(s.len).ok()?)?;
     (end <= bytes.len()).then(|| bytes.slice(start..end))
+}
+
+/// The bytes of a section that agree with its hash.
+fn hashed(bytes: &Bytes, s: &Section) -> Result<Bytes> {
+    let all = slice(bytes, s).filter(|b| *blake3::hash(b).as_bytes() == s.hash);
+    all.ok_or_else(|| damaged(s))
 }
 
 /// Reads fixed-size fields one after the other.

@@ -163,6 +163,24 @@ fn damage_is_told() {
     check_refused(with(good.len() - 1, 1), "is damaged");
 }
 
+#[test]
+fn a_section_that_is_used_is_compared_with_its_hash() {
+    let mut bytes = build(&sample().0);
+    let (kind, label) = (Kind::HostObject, "t+avx2");
+    let of = |bytes: Vec<u8>| Artifact::from_bytes(bytes.into()).unwrap();
+    let whole = of(bytes.clone());
+    assert_eq!(whole.intact(kind, label).unwrap(), whole.section(kind, label));
+    assert_eq!(whole.intact(kind, "other").unwrap(), None);
+    let s = whole.sections().iter().find(|s| s.label == label).unwrap();
+    bytes[s.offset as usize] ^= 1;
+    let damaged = of(bytes);
+    let e = damaged.intact(kind, label).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Malformed);
+    assert!(e.to_string().contains("section HostObject \"t+avx2\" is damaged"), "{e}");
+    // The others are not read.
+    assert!(damaged.intact(kind, "t").unwrap().is_some());
+}
+
 fn check_metadata(change: impl FnOnce(&mut Metadata), words: &str) {
     let (mut m, _) = sample();
     change(&mut m);

@@ -3,6 +3,7 @@
 
 use super::kit::*;
 use bytes::Bytes;
+use hip_ep::artifact::Kind;
 use hip_ep::tensor::onnx_pb::{EXTERNAL, StringStringEntryProto, TensorProto};
 use hip_ep::{CompiledModel, Compiler, DType, DeviceKind, Result, RunInputs, Tensor};
 use std::fmt::Write;
@@ -170,13 +171,18 @@ fn artifacts(t: &mut Texts<'_>) {
     let mut flipped = bytes.clone();
     flipped[20] ^= 1;
     changed("artifact with a damaged header", &flipped);
-    // The same artifact as a build with another ABI would write it.
     let a = CompiledModel::load(&path).expect("it is whole");
+    // A byte of the code: the header and the metadata are as they were.
+    let code = a.artifact().sections().iter().find(|s| s.kind == Kind::HostObject).expect("it has code");
+    let middle = usize::try_from(code.offset + code.len / 2).expect("it is in memory");
+    let mut flipped = bytes.clone();
+    flipped[middle] ^= 1;
+    changed("artifact with damaged code", &flipped);
+    // The same artifact as a build with another ABI would write it.
     let mut md = a.metadata().clone();
     md.abi_hash ^= 1;
     let mut b = hip_ep::artifact::Builder::new(md);
     for s in a.artifact().sections() {
-        use hip_ep::artifact::Kind;
         if !matches!(s.kind, Kind::Metadata | Kind::MetadataJson) {
             b.section(s.kind, s.label.clone(), a.artifact().section(s.kind, &s.label).expect("it is listed"));
         }

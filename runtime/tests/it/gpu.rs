@@ -391,6 +391,24 @@ fn code_that_does_not_fit_is_refused_with_what_there_is() {
 }
 
 #[test]
+fn damaged_code_never_reaches_the_driver() {
+    let whole = build(meta(DType::F32), &["add"], &["cuda:sm_90", "hip:gfx942"], true);
+    let flipped = |label: &str| {
+        let s = whole.sections().iter().find(|s| s.label == label).unwrap();
+        let mut bytes = whole.bytes().to_vec();
+        bytes[(s.offset + s.len) as usize - 2] ^= 1;
+        Arc::new(artifact::Artifact::from_bytes(bytes.into()).unwrap())
+    };
+    let gpu = mi300();
+    for label in ["hip:gfx942/generated", "hip:gfx942/catalog"] {
+        let words = [&format!("section GpuCode {label:?} is damaged"), "compile the model again"];
+        refused(&flipped(label), &gpu, ErrorKind::Malformed, &words);
+    }
+    // Code that this device does not run is not read.
+    check_run(&open(&flipped("cuda:sm_90/generated"), chain, &gpu).unwrap(), 5, 3.0);
+}
+
+#[test]
 fn text_code_runs_on_later_devices_and_the_latest_is_taken() {
     let gpu = FakeGpu::new("cuda", "sm_100", false);
     let mut b = Builder::new(Metadata { kernels: vec![generated("add")], ..meta(DType::F32) });

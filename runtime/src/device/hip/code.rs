@@ -92,9 +92,10 @@ impl Code {
             no_catalog: None,
             entries: Mutex::default(),
         };
-        let section = |part: &str| artifact.section(Kind::GpuCode, &format!("{}/{part}", arch.target()));
+        // Hashes first: a driver may run damaged code, or fail in ways that say nothing.
+        let section = |part: &str| artifact.intact(Kind::GpuCode, &format!("{}/{part}", arch.target()));
         let kernels = &artifact.metadata().kernels;
-        if let Some(image) = section("generated")
+        if let Some(image) = section("generated")?
             && !image.is_empty()
         {
             let module = code.module(&image, "generated")?;
@@ -102,7 +103,7 @@ impl Code {
                 code.generated.push(if k.id.is_some() { None } else { Some(code.kernel(module, i, k)?) });
             }
         }
-        match section("catalog") {
+        match section("catalog")? {
             Some(image) => code.catalog = Some(code.module(&image, "catalog")?),
             None => match device.compiled(arch) {
                 Ok(image) => code.catalog = Some(code.module(&image, "catalog")?),
