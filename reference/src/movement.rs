@@ -271,20 +271,27 @@ impl PadMode {
     }
 }
 
-/// `Pad`: elements added before and after each axis; negative numbers remove. `value` has one element, for constant mode.
+/// `Pad`: elements added before and after each axis. Negative numbers remove elements, before any are added: what is added
+/// repeats those that are left. `value` has one element, for constant mode.
 ///
 /// # Errors
-/// `Shape` when an extent would be negative or an empty axis is padded with its own elements.
+/// `Shape` when an extent would be negative, nothing is left to repeat, or more is mirrored than lies beside the edge.
 pub fn pad(x: &Tensor, begin: &[i64], end: &[i64], mode: PadMode, value: &Tensor) -> Result<Tensor> {
     if mode == PadMode::Constant {
         single(value, "the value to pad with")?;
     }
     let mut shape = Vec::new();
     for (a, &d) in x.shape().iter().enumerate() {
-        let n = usize::try_from(d as i64 + begin[a] + end[a]);
-        shape.push(n.map_err(|_| fail(format!("Pad: axis {a} of {:?} gets a negative extent", x.shape())))?);
-        if d == 0 && shape[a] > 0 && mode != PadMode::Constant {
-            return Err(fail(format!("Pad: axis {a} of {:?} is empty: nothing to repeat", x.shape())));
+        let n = (d as i64).checked_add(begin[a]).and_then(|n| usize::try_from(n.checked_add(end[a])?).ok());
+        shape.push(n.ok_or_else(|| fail(format!("Pad: axis {a} of {:?} gets a negative extent", x.shape())))?);
+        let (left, added) = (kept(d, begin[a], end[a]), begin[a].max(end[a]).max(0));
+        let needed = match mode {
+            PadMode::Reflect => added.saturating_add(1),
+            PadMode::Edge | PadMode::Wrap => 1,
+            PadMode::Constant => i64::MIN,
+        };
+        if (begin[a], end[a]) != (0, 0) && left < needed {
+            return Err(fail(format!("Pad: {mode:?} needs {needed} elements along axis {a}, the pads leave {left}")));
         }
     }
     let s = strides(x.shape());
@@ -292,21 +299,26 @@ pub fn pad(x: &Tensor, begin: &[i64], end: &[i64], mode: PadMode, value: &Tensor
     each_coord(&shape, |c| {
         let mut p = Some(0);
         for (a, &i) in c.iter().enumerate() {
-            let (i, d) = (i as i64 - begin[a], x.shape()[a] as i64);
+            let n = kept(x.shape()[a], begin[a], end[a]);
+            // Positions among the elements that are left, then among all.
+            let i = i as i64 - begin[a].max(0);
             let j = match mode {
-                PadMode::Constant => (0..d).contains(&i).then_some(i),
-                PadMode::Edge => Some(i.clamp(0, d - 1)),
-                PadMode::Wrap => Some(i.rem_euclid(d)),
-                PadMode::Reflect => {
-                    let j = i.rem_euclid((2 * d - 2).max(1));
-                    Some(if j < d { j } else { 2 * d - 2 - j })
-                }
+                PadMode::Constant => (0..n).contains(&i).then_some(i),
+                PadMode::Edge => Some(i.clamp(0, n - 1)),
+                PadMode::Wrap => Some(i.rem_euclid(n)),
+                PadMode::Reflect => Some(n - 1 - (n - 1 - i.abs()).abs()),
             };
-            p = p.zip(j).map(|(p, j)| p + j as usize * s[a]);
+            let first = begin[a].min(0).saturating_neg();
+            p = p.zip(j).map(|(p, j)| p + (first + j) as usize * s[a]);
         }
         from.push(p.map_or((1, 0), |p| (0, p)));
     });
     pick(x.dtype(), &shape, &[x, value], from)
+}
+
+/// How many of `d` elements negative pads leave.
+fn kept(d: usize, begin: i64, end: i64) -> i64 {
+    (d as i64).saturating_add(begin.min(0)).saturating_add(end.min(0))
 }
 
 /// One element everywhere.

@@ -93,6 +93,11 @@ fn models(t: &mut Texts<'_>) {
     t.graph("shape mismatch", x().weight("w", &random(1, &[3, 2])).node("MatMul", &["x", "w"], &["y"]).output("y"));
     t.graph("broadcast mismatch", x().weight("w", &random(1, &[3])).node("Add", &["x", "w"], &["y"]).output("y"));
     t.graph("axis beyond the rank", x().node_with("Softmax", &["x"], &["y"], vec![int("axis", 2)]).output("y"));
+    let mirrored = x().ints("pads", &[0, 4, 0, 0]);
+    t.graph(
+        "more mirrored than there is",
+        mirrored.node_with("Pad", &["x", "pads"], &["y"], vec![text("mode", "reflect")]).output("y"),
+    );
     t.graph("missing external data", external("none.bin", 32));
     std::fs::write(t.folder.file("short.bin"), [0; 31]).expect("the folder is ours");
     t.graph("short external data", external("short.bin", 32));

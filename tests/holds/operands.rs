@@ -132,3 +132,23 @@ fn negative_values_of_a_run_count_from_the_end() {
     }
     check(&g, &cases);
 }
+
+/// Pads that only the run knows: what they remove goes first, what they add repeats the rest.
+#[test]
+fn pads_of_a_run_repeat_what_they_leave() {
+    let mut g = graph().input("x", DType::F32, &["n", "3"]).input("pads", DType::I64, &["4"]);
+    for mode in ["reflect", "edge", "constant"] {
+        g = g.node_with("Pad", &["x", "pads"], &[mode], vec![text("mode", mode)]).output(mode);
+    }
+    let pads = [[1, -1, -1, 1], [-2, 1, 3, -1], [2, 0, -3, 0], [0, 2, 0, 2], [-1, -1, -1, -1]];
+    let case = |p: [i64; 4]| vec![random(5, &[6, 3]), Tensor::from_i64(&[4], &p)];
+    let m = check(&g, &pads.map(case));
+    let refused = |p: [i64; 4]| {
+        let s = session(&m, DeviceKind::Cpu);
+        let e = s.collect(&hip_ep::RunInputs::in_order(&case(p)), &Default::default()).unwrap_err().to_string();
+        assert!(e.contains("elements that mode") && e.contains("must be left along axis"), "{p:?}: {e}");
+    };
+    // Nothing left along axis 1; less than is mirrored.
+    refused([0, -3, 0, 1]);
+    refused([0, 1, 0, -2]);
+}

@@ -5,12 +5,12 @@ use super::loops::{Builder, outer};
 use super::row::{ANY, PLAIN, ROW};
 use super::shape::extents;
 use crate::lowering::{Candidate, NodeCtx, Part, Plan, Refusal, ViewOp};
-use crate::nest::{BinOp, ExprId, Nest};
+use crate::nest::{BinOp, Coord, ExprId, Nest};
 use crate::op::{AttrKind, InferCtx, OpDef, RefCtx, attr, opt, req, var};
 use crate::ty::Shape;
 use reference::movement::{self, PadMode};
 use tensor::dims::Proof;
-use tensor::{DType, DType::*, Diagnostic, DimId, ErrorKind, Result, Tensor};
+use tensor::{DType, DType::*, Diagnostic, DimId, DimPool, ErrorKind, Result, Tensor};
 
 const T: (&str, &[DType]) = ("T", ANY);
 const I: (&str, &[DType]) = ("I", &[I64]);
@@ -55,7 +55,7 @@ const PAD: OpDef = OpDef {
         "[3,4];i64[4]{0,-1,0,2}",
         "[3,4];i64[4]{1,-1,-2,2};[]{1}",
         "[4];i64[2]{2,3} mode=reflect",
-        "[2];i64[2]{5,3} mode=reflect",
+        "[6];i64[2]{-2,3} mode=reflect",
         "[2];i64[2]{3,3} mode=edge",
     ],
     ..ROW
@@ -540,15 +540,45 @@ fn pad_infer(c: &mut InferCtx) -> Result<()> {
         let both = c.dims.add(pads[k], pads[k + axes.len()]);
         let d = c.dims.add(s[a], both);
         out[a] = c.extent(d)?;
-        if mode != "constant" {
-            // An empty axis has nothing to repeat.
-            let (zero, one) = (c.dims.constant(0), c.dims.constant(1));
-            if c.dims.prove_le(both, zero) != Proof::Yes {
-                c.require_le(one, s[a], "Pad: an empty axis has nothing to repeat");
-            }
-        }
+        require_repeatable(c, mode, (a, s[a]), (pads[k], pads[k + axes.len()]))?;
     }
     c.set(0, dtype, out);
+    Ok(())
+}
+
+/// What negative pads leave of an axis of extent `n`: its first element and how many there are.
+fn kept(p: &mut DimPool, n: DimId, (begin, end): (DimId, DimId)) -> (DimId, DimId) {
+    let zero = p.constant(0);
+    let (front, back) = (p.min(begin, zero), p.min(end, zero));
+    let removed = p.add(front, back);
+    (p.sub(zero, front), p.add(n, removed))
+}
+
+/// Elements that are repeated must be there: at least one, and for `reflect` as many as are added beside the edge.
+fn require_repeatable(
+    c: &mut InferCtx,
+    mode: &str,
+    (axis, n): (usize, DimId),
+    (begin, end): (DimId, DimId),
+) -> Result<()> {
+    let (zero, one) = (c.dims.constant(0), c.dims.constant(1));
+    if mode == "constant" || (begin, end) == (zero, zero) {
+        return Ok(());
+    }
+    let needed = if mode == "reflect" {
+        let added = c.dims.max(begin, end);
+        let added = c.dims.max(added, zero);
+        c.dims.add(added, one)
+    } else {
+        one
+    };
+    let (_, left) = kept(c.dims, n, (begin, end));
+    if c.dims.prove_le(needed, left) == Proof::No {
+        let [needed, left] = [needed, left].map(|d| c.dims.display(d).to_string());
+        let text = format!("Pad: mode {mode:?} needs {needed} elements along axis {axis}, the pads leave {left}");
+        return Err(c.error(ErrorKind::Shape, text).help("pad by less, or with a constant"));
+    }
+    c.require_le(needed, left, &format!("Pad: elements that mode {mode:?} repeats must be left along axis {axis}"));
     Ok(())
 }
 
@@ -575,7 +605,7 @@ fn pad_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
 
 /// Every result element reads its source where there is one. Pads of a Pad node are known as dims.
 fn pad_loops(c: &mut NodeCtx) -> Plan<Nest> {
-    let (x, y) = (c.need(0)?, c.outs[0].clone());
+    let x = c.need(0)?;
     let rank = x.shape.len();
     let mode = PadMode::from_name(c.attrs.str(0).unwrap_or("constant")).ok_or("unknown mode")?;
     let pads: Shape = match c.ins.get(1).cloned().flatten() {
@@ -591,52 +621,27 @@ fn pad_loops(c: &mut NodeCtx) -> Plan<Nest> {
         None => (0..rank).collect(),
     };
     let zero = c.dims.constant(0);
-    let mut begin = vec![zero; rank];
-    axes.iter().zip(&pads).for_each(|(&a, &p)| begin[a] = p);
+    let mut of_axis = vec![(zero, zero); rank];
+    axes.iter().enumerate().for_each(|(k, &a)| of_axis[a] = (pads[k], pads[k + axes.len()]));
     let attr_value = c.attrs.float(2);
     let mut b = Builder::over_result(c)?;
     let (mut coords, mut cond): (Vec<_>, Option<ExprId>) = (Vec::new(), None);
-    for (a, &begin) in begin.iter().enumerate() {
-        if begin == zero && x.shape[a] == y.shape[a] {
-            coords.push(b.along(outer(a)));
+    for (a, &(begin, end)) in of_axis.iter().enumerate() {
+        let added = b.c.dims.max(begin, end);
+        if mode != PadMode::Constant && b.c.dims.prove_le(added, zero) != Proof::Yes {
+            coords.push(repeated(&mut b, mode, a, (begin, end)));
             continue;
         }
-        let (o, p) = (b.outer(a), b.dim(begin));
-        let i = b.bin(BinOp::Sub, o, p);
-        let n = b.dim(x.shape[a]);
-        let (k0, k1, k2) = (b.int(0), b.int(1), b.int(2));
-        let last = b.bin(BinOp::Sub, n, k1);
-        match mode {
-            PadMode::Constant => {
-                // Removed elements need no test: only where something is added can the source be missing.
-                let before = b.c.dims.prove_le(begin, zero) != Proof::Yes;
-                let (minus, one) = (b.c.dims.constant(-1), b.c.dims.constant(1));
-                let offset = b.c.dims.mul(begin, minus);
-                let reach = b.c.dims.sub(y.shape[a], begin);
-                let after = b.c.dims.prove_le(reach, x.shape[a]) != Proof::Yes;
-                coords.push(b.affine(offset, one, outer(a)));
-                let inside = b.within(i, x.shape[a], before, after);
-                cond = b.and(cond, inside);
-            }
-            PadMode::Edge => {
-                let e = b.bin(BinOp::Min, i, last);
-                let e = b.bin(BinOp::Max, e, k0);
-                coords.push(b.computed(e));
-            }
-            PadMode::Wrap => {
-                let e = b.bin(BinOp::Mod, i, n);
-                coords.push(b.computed(e));
-            }
-            PadMode::Reflect => {
-                let period = b.bin(BinOp::Mul, last, k2);
-                let period = b.bin(BinOp::Max, period, k1);
-                let m = b.bin(BinOp::Mod, i, period);
-                let back = b.bin(BinOp::Sub, period, m);
-                let e = b.bin(BinOp::Min, m, back);
-                // With one element the period is 1 and the position 0.
-                let e = b.bin(BinOp::Min, e, last);
-                coords.push(b.computed(e));
-            }
+        let one = b.c.dims.constant(1);
+        let offset = b.c.dims.sub(zero, begin);
+        coords.push(b.affine(offset, one, outer(a)));
+        // Removed elements need no test: only where something is added can the source be missing.
+        let [before, after] = [begin, end].map(|pad| b.c.dims.prove_le(pad, zero) != Proof::Yes);
+        if before || after {
+            let (o, p) = (b.outer(a), b.dim(begin));
+            let i = b.bin(BinOp::Sub, o, p);
+            let inside = b.within(i, x.shape[a], before, after);
+            cond = b.and(cond, inside);
         }
     }
     let t = b.dtype(0);
@@ -646,4 +651,36 @@ fn pad_loops(c: &mut NodeCtx) -> Plan<Nest> {
     };
     let e = b.load_if(0, coords, cond, other)?;
     Ok(b.store(e))
+}
+
+/// Where along axis `a` the element lies that a padded place of the result repeats: a place among the elements that negative
+/// pads leave, after those they remove.
+fn repeated(b: &mut Builder, mode: PadMode, a: usize, pads: (DimId, DimId)) -> Coord {
+    let n = b.c.ins[0].as_ref().map_or(b.c.outs[0].shape[a], |x| x.shape[a]);
+    let (first, left) = kept(b.c.dims, n, pads);
+    let zero = b.c.dims.constant(0);
+    let before = b.c.dims.max(pads.0, zero);
+    let (o, before) = (b.outer(a), b.dim(before));
+    let i = b.bin(BinOp::Sub, o, before);
+    let (left, k0, k1) = (b.dim(left), b.int(0), b.int(1));
+    let last = b.bin(BinOp::Sub, left, k1);
+    let abs = |b: &mut Builder, e: ExprId| {
+        let minus = b.bin(BinOp::Sub, k0, e);
+        b.bin(BinOp::Max, e, minus)
+    };
+    let e = match mode {
+        PadMode::Wrap => b.bin(BinOp::Mod, i, left),
+        PadMode::Reflect => {
+            // last - |last - |i||: mirrored at 0, then at the last.
+            let e = abs(b, i);
+            let e = b.bin(BinOp::Sub, last, e);
+            let e = abs(b, e);
+            b.bin(BinOp::Sub, last, e)
+        }
+        PadMode::Edge | PadMode::Constant => {
+            let e = b.bin(BinOp::Min, i, last);
+            b.bin(BinOp::Max, e, k0)
+        }
+    };
+    Coord { offset: first, ..b.computed(e) }
 }

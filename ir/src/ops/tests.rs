@@ -3,10 +3,12 @@
 //! Each case runs for the element types of the row, with extents as constants and with extents as symbols.
 
 mod empty;
+mod pad;
 mod random;
 
 use crate::cases::{self, Case, Random};
 use crate::consts::{Const, ConstId};
+use crate::graph::Guard;
 use crate::lowering::{Candidate, NodeCtx, Operand, Part, ViewOp, build_pointwise};
 use crate::nest::Nest;
 use crate::nest_eval;
@@ -43,25 +45,32 @@ enum Extents {
     Constant,
     /// Equal extents above 1 are one symbol.
     Symbolic,
+    /// The same, and elements of small integer operands are symbols too: the model computes them.
+    Computed,
 }
 
-/// Checks one node.
-fn check(def: &OpDef, case: &Case, types: &BTreeMap<&str, DType>, extents: Extents, seed: u64) -> Found {
+/// A node with operands: what shape rules and candidates see, and the values behind it.
+struct Prepared {
+    dims: DimPool,
+    values: BTreeMap<SymId, i64>,
+    consts: PrimaryMap<ConstId, Const>,
+    tensors: Vec<Option<Tensor>>,
+    operands: Vec<Option<Operand>>,
+}
+
+/// Operands of a case, as the model would have them.
+fn prepare(
+    def: &OpDef,
+    case: &Case,
+    types: &BTreeMap<&str, DType>,
+    extents: Extents,
+    seed: u64,
+) -> Result<Prepared, String> {
     let mut random = Random::new(seed);
     let mut dims = DimPool::new();
     let mut known: BTreeMap<usize, DimId> = BTreeMap::new();
     let mut values: BTreeMap<SymId, i64> = BTreeMap::new();
     let mut consts: PrimaryMap<ConstId, Const> = PrimaryMap::new();
-    let mut dim = |dims: &mut DimPool, n: usize| match extents {
-        Extents::Symbolic if n > 1 => *known.entry(n).or_insert_with(|| {
-            let d = dims.symbol("n", Origin::Unknown);
-            if let Some(s) = dims.as_symbol(d) {
-                values.insert(s, n as i64);
-            }
-            d
-        }),
-        _ => dims.constant(n as i64),
-    };
     let mut tensors = vec![];
     let mut operands: Vec<Option<Operand>> = vec![];
     for (i, o) in case.operands.iter().enumerate() {
@@ -73,63 +82,127 @@ fn check(def: &OpDef, case: &Case, types: &BTreeMap<&str, DType>, extents: Exten
         };
         let t = o.tensor(types.get(param.ty).copied().unwrap_or(DType::F32), &mut random);
         // What has a type of its own, and single values where extents are constant, are constants of the model.
-        let is_const = o.dtype.is_some() || (extents == Extents::Constant && !o.fill.is_empty() && o.shape.is_empty());
-        let shape: Shape =
-            t.shape().iter().map(|&n| if is_const { dims.constant(n as i64) } else { dim(&mut dims, n) }).collect();
+        let own = o.dtype.is_some() || (extents == Extents::Constant && !o.fill.is_empty() && o.shape.is_empty());
+        let is_const = own && extents != Extents::Computed;
+        let mut extent = |n: usize| match extents {
+            Extents::Symbolic | Extents::Computed if n > 1 && !own => {
+                *known.entry(n).or_insert_with(|| symbol(&mut dims, &mut values, "n", n as i64, 0))
+            }
+            _ => dims.constant(n as i64),
+        };
+        let shape: Shape = t.shape().iter().map(|&n| extent(n)).collect();
         let konst = is_const.then(|| consts.push(Const::from_tensor("", &t)));
-        let small = is_const && t.shape().len() <= 1 && matches!(t.dtype(), DType::I64 | DType::I32);
-        let elements = small.then(|| t.to_i64_vec().into_iter().map(|v| dims.constant(v)).collect());
+        let small = own && t.shape().len() <= 1 && matches!(t.dtype(), DType::I64 | DType::I32);
+        let mut element = |v: i64| match is_const {
+            true => dims.constant(v),
+            false => symbol(&mut dims, &mut values, "e", v, i64::MIN),
+        };
+        let elements = small.then(|| t.to_i64_vec().into_iter().map(&mut element).collect());
         operands.push(Some(Operand { dtype: t.dtype(), shape, values: elements, konst }));
         tensors.push(Some(t));
     }
+    Ok(Prepared { dims, values, consts, tensors, operands })
+}
+
+/// A symbol that is `value` at run time and known to be at least `lo`.
+fn symbol(dims: &mut DimPool, values: &mut BTreeMap<SymId, i64>, name: &str, value: i64, lo: i64) -> DimId {
+    let d = dims.symbol(name, Origin::Unknown);
+    if let Some(s) = dims.as_symbol(d) {
+        dims.sym_mut(s).lo = lo;
+        values.insert(s, value);
+    }
+    d
+}
+
+impl Prepared {
+    /// Runs the row's shape rule.
+    fn infer(&mut self, def: &OpDef, case: &Case) -> tensor::Result<(Vec<Type>, Vec<Guard>)> {
+        let in_types: Vec<Option<Type>> = self
+            .operands
+            .iter()
+            .map(|o| Some(Type::tensor(o.as_ref()?.dtype, o.as_ref()?.shape.iter().copied())))
+            .collect();
+        let ins: Vec<Option<InferIn>> = self
+            .operands
+            .iter()
+            .zip(&in_types)
+            .map(|(o, t)| {
+                Some(InferIn { ty: t.as_ref()?, values: o.as_ref()?.values.as_ref(), konst: o.as_ref()?.konst })
+            })
+            .collect();
+        let mut ctx = InferCtx {
+            def,
+            attrs: &case.attrs,
+            dims: &mut self.dims,
+            consts: &self.consts,
+            ins: &ins,
+            n_outs: case.n_outs,
+            outs: vec![Type::Unknown; case.n_outs],
+            out_values: vec![None; case.n_outs],
+            guards: vec![],
+            demands: Default::default(),
+            path: "/case",
+            symbols: &mut vec![],
+            n_symbols: 0,
+        };
+        (def.infer)(&mut ctx)?;
+        Ok((ctx.outs, ctx.guards))
+    }
+
+    /// What is wrong with the values according to the guards.
+    fn check_guards(&self, guards: &[Guard]) -> Result<(), String> {
+        let env = |s: SymId| self.values.get(&s).copied();
+        for g in guards {
+            let (a, b) = (self.dims.eval(g.lhs, &env), self.dims.eval(g.rhs, &env));
+            let holds = match g.rel {
+                crate::graph::Rel::Eq => a == b,
+                crate::graph::Rel::Le => a.clone().ok() <= b.clone().ok(),
+            };
+            if !holds {
+                return Err(format!("guard {:?} does not hold: {a:?}, {b:?}", g.why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a nest on the operands.
+    fn eval(&self, nest: &Nest) -> tensor::Result<Vec<Tensor>> {
+        let reads: Vec<&Tensor> = self.tensors.iter().flatten().collect();
+        nest_eval::eval(nest, &self.dims, &|s: SymId| self.values.get(&s).copied(), &reads)
+    }
+}
+
+/// What the first loop nest of a node computes, after its guards hold.
+fn run_loops(def: &OpDef, case: &Case, p: &mut Prepared) -> Result<Vec<Tensor>, String> {
+    let (types, guards) = p.infer(def, case).map_err(|e| format!("infer: {e}"))?;
+    p.check_guards(&guards)?;
+    let out = |t: &Type| Some(Operand { dtype: t.dtype()?, shape: t.shape()?.clone(), values: None, konst: None });
+    let outs = types.iter().map(out).collect::<Option<Vec<_>>>().ok_or("a result has no type")?;
+    let mut ctx = NodeCtx { dims: &mut p.dims, attrs: &case.attrs, ins: &p.operands, outs: &outs, consts: &p.consts };
+    let loops = def.lower.iter().find_map(|c| if let Candidate::Loops(f) = c { Some(f) } else { None });
+    let nest = loops.ok_or("the row has no loops")?(&mut ctx).map_err(|r| r.0)?;
+    p.eval(&nest).map_err(|e| format!("{e}\n{nest:?}"))
+}
+
+/// Checks one node.
+fn check(def: &OpDef, case: &Case, types: &BTreeMap<&str, DType>, extents: Extents, seed: u64) -> Found {
+    let mut p = prepare(def, case, types, extents, seed)?;
     let reference = def.reference.ok_or("the row has no reference function")?;
-    let results = reference(&RefCtx { def, attrs: &case.attrs, consts: &consts, ins: &tensors, n_outs: case.n_outs })
-        .map_err(|e| format!("reference: {e}"))?;
+    let of_reference = RefCtx { def, attrs: &case.attrs, consts: &p.consts, ins: &p.tensors, n_outs: case.n_outs };
+    let results = reference(&of_reference).map_err(|e| format!("reference: {e}"))?;
     // Shapes.
-    let in_types: Vec<Option<Type>> =
-        operands.iter().map(|o| o.as_ref().map(|o| Type::tensor(o.dtype, o.shape.iter().copied()))).collect();
-    let ins: Vec<Option<InferIn>> = operands
-        .iter()
-        .zip(&in_types)
-        .map(|(o, t)| Some(InferIn { ty: t.as_ref()?, values: o.as_ref()?.values.as_ref(), konst: o.as_ref()?.konst }))
-        .collect();
-    let mut symbols = vec![];
-    let mut ctx = InferCtx {
-        def,
-        attrs: &case.attrs,
-        dims: &mut dims,
-        consts: &consts,
-        ins: &ins,
-        n_outs: case.n_outs,
-        outs: vec![Type::Unknown; case.n_outs],
-        out_values: vec![None; case.n_outs],
-        guards: vec![],
-        demands: Default::default(),
-        path: "/case",
-        symbols: &mut symbols,
-        n_symbols: 0,
-    };
-    (def.infer)(&mut ctx).map_err(|e| format!("infer: {e}"))?;
-    let (types_out, guards) = (ctx.outs, ctx.guards);
+    let (types_out, guards) = p.infer(def, case).map_err(|e| format!("infer: {e}"))?;
     // An extent that only the result shows.
     for (ty, got) in types_out.iter().zip(&results) {
         for (&d, &n) in ty.shape().into_iter().flatten().zip(got.shape()) {
-            if let Some(s) = dims.as_symbol(d).filter(|&s| dims.sym(s).origin == Origin::DeviceResult) {
-                values.entry(s).or_insert(n as i64);
+            if let Some(s) = p.dims.as_symbol(d).filter(|&s| p.dims.sym(s).origin == Origin::DeviceResult) {
+                p.values.entry(s).or_insert(n as i64);
             }
         }
     }
+    p.check_guards(&guards)?;
+    let Prepared { mut dims, values, consts, tensors, operands } = p;
     let env = |s: SymId| values.get(&s).copied();
-    for g in guards {
-        let (a, b) = (dims.eval(g.lhs, &env), dims.eval(g.rhs, &env));
-        let holds = match g.rel {
-            crate::graph::Rel::Eq => a == b,
-            crate::graph::Rel::Le => a.clone().ok() <= b.clone().ok(),
-        };
-        if !holds {
-            return Err(format!("guard {:?} does not hold: {a:?}, {b:?}", g.why));
-        }
-    }
     let mut outs = vec![];
     for (i, ty) in types_out.iter().enumerate() {
         let got = results.get(i).ok_or_else(|| format!("the reference has no result {i}"))?;

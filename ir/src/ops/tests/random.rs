@@ -117,8 +117,20 @@ fn movement_case(def: &OpDef, random: &mut Random) -> Option<String> {
         "Pad" if since >= 18 => {
             let mode = ["constant", "reflect", "edge", "wrap"][random.below(4) as usize];
             let shape = if mode == "constant" { &full } else { &some };
-            let begin: Vec<i64> = shape.iter().map(|&d| number(random, -d.min(2), 3)).collect();
-            let end: Vec<i64> = shape.iter().zip(&begin).map(|(&d, &b)| number(random, (-d - b).max(-2), 4)).collect();
+            let (mut begin, mut end) = (vec![], vec![]);
+            for &d in shape {
+                let mut b = number(random, -d.min(2), 3);
+                let mut e = number(random, (-d - b).max(-2), 4);
+                if mode != "constant" {
+                    // Something is left to repeat, for reflect as much as is added beside the edge.
+                    b = b.max(1 - d);
+                    e = e.max(1 - d - b.min(0));
+                    let most = if mode == "reflect" { d - 1 + b.min(0) + e.min(0) } else { i64::MAX };
+                    (b, e) = (b.min(most), e.min(most));
+                }
+                begin.push(b);
+                end.push(e);
+            }
             format!("[{}];{} mode={mode}", list(shape), ints(&[begin, end].concat()))
         }
         "Concat" => {
