@@ -55,6 +55,10 @@ fn render_rows(registry: &Arc<Registry>) -> String {
     let _ = writeln!(s, "\n{n} rows.");
     s += "\n```console\n$ hip-opt model.onnx --explain --pipeline hip --emit none\n…\n/Softmax (Softmax): loops\n\
           total: 1 kernel gemm.f32, 2 loops\n```\n";
+    s += "\n## Indices out of range\nThose of Gather, GatherElements, GatherND, Scatter, ScatterElements and ScatterND count from the end where \
+          they are negative. A constant one that is out of range of an axis whose extent is known is refused when the model is compiled. \
+          One that is computed, or meets an extent that only a run knows, is not an error: gathering clamps it to the nearest end of the \
+          axis (and gives 0 where the axis is empty), scattering drops its update.\n";
     s
 }
 

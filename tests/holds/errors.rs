@@ -98,6 +98,8 @@ fn models(t: &mut Texts<'_>) {
         "more mirrored than there is",
         mirrored.node_with("Pad", &["x", "pads"], &["y"], vec![text("mode", "reflect")]).output("y"),
     );
+    let indexed = x().ints("i", &[0, 4]).node_with("Gather", &["x", "i"], &["y"], vec![int("axis", 1)]);
+    t.graph("index out of range", indexed.output("y"));
     t.graph("missing external data", external("none.bin", 32));
     std::fs::write(t.folder.file("short.bin"), [0; 31]).expect("the folder is ours");
     t.graph("short external data", external("short.bin", 32));
@@ -156,8 +158,10 @@ fn runs(t: &mut Texts<'_>) {
     t.add("unequal extents of one name", s.collect(&RunInputs::in_order(&unequal), &Default::default()));
     let gather = graph().input("x", DType::F32, &["n"]).input("i", DType::I64, &["k"]);
     let s = session(&gather.node("Gather", &["x", "i"], &["y"]).output("y").compile(), DeviceKind::Cpu);
-    let ok = [random(1, &[3]), Tensor::from_i64(&[2], &[-1, 2])];
-    assert_eq!(super::kit::run(&s, &ok)[0].shape(), [2]);
+    let x = Tensor::from_f32(&[3], &[10.0, 11.0, 12.0]);
+    // Computed indices out of range are clamped.
+    let picked = super::kit::run(&s, &[x, Tensor::from_i64(&[4], &[-1, 2, 7, -9])]);
+    assert_eq!(picked[0].to_f64_vec(), [12.0, 12.0, 12.0, 10.0]);
 }
 
 fn artifacts(t: &mut Texts<'_>) {

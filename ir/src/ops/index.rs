@@ -1,5 +1,6 @@
 //! Rows of ops that read or write elements by computed indices.
 
+use super::bounds::Indexed;
 use super::loops::{Builder, inner, outer};
 use super::movement::checked_axis;
 use super::row::{ANY, NUMS, PLAIN, ROW};
@@ -102,10 +103,8 @@ pub static ROWS: &[OpDef] = &[
         attrs: &[attr("axis", AttrKind::Int(0))],
         dtypes: &[T, IND],
         infer: |c| {
-            if let Some(s) = c.shape(0) {
-                c.axis(c.attrs.int(0).unwrap_or(0), s.len())?;
-            }
             same_rank(c, 0, 1)?;
+            check_elements(c)?;
             match c.shape(1) {
                 Some(s) => c.set(0, c.dtype(0)?, s),
                 None => c.set_unranked(0, c.dtype(0)?),
@@ -233,6 +232,25 @@ fn same_rank(c: &InferCtx, i: usize, k: usize) -> Result<()> {
     }
 }
 
+/// Rows whose indices have the data's axes: constant ones are in range, and along the other axes they do not reach beyond the data.
+fn check_elements(c: &mut InferCtx) -> Result<()> {
+    let Some(s) = c.shape(0) else { return Ok(()) };
+    let axis = c.axis(c.attrs.int(0).unwrap_or(0), s.len())?;
+    if let Some(&extent) = s.get(axis) {
+        c.check_indices(1, &[Indexed { axis, extent }])?;
+    }
+    for (a, (n, s)) in c.shape(1).into_iter().flatten().zip(s).enumerate().filter(|&(a, _)| a != axis) {
+        let name = c.def.name;
+        if c.dims.prove_le(n, s) == Proof::No {
+            let [n, s] = [n, s].map(|d| c.dims.display(d).to_string());
+            let text = format!("{name}: {n} indices along axis {a} are more than the {s} elements of the data");
+            return Err(c.error(ErrorKind::Shape, text));
+        }
+        c.require_le(n, s, &format!("{name}: indices must not reach beyond the data along axis {a}"));
+    }
+    Ok(())
+}
+
 fn gather_infer(c: &mut InferCtx) -> Result<()> {
     let dtype = c.dtype(0)?;
     let (Some(s), Some(i)) = (c.shape(0), c.shape(1)) else {
@@ -244,12 +262,12 @@ fn gather_infer(c: &mut InferCtx) -> Result<()> {
         return Err(c.error(ErrorKind::Shape, "Gather needs data of at least 1 axis"));
     }
     c.set(0, dtype, s[..axis].iter().chain(&i).chain(&s[axis + 1..]).copied().collect::<Shape>());
+    c.check_indices(1, &[Indexed { axis, extent: s[axis] }])?;
     if let (Some(v), Some(idx), 1) = (c.values(0), c.const_ints(1), s.len()) {
         let n = v.len() as i64;
         let at = |i: i64| v.get(usize::try_from(if i < 0 { i + n } else { i }).ok()?).copied();
-        match idx.iter().map(|&i| at(i)).collect::<Option<Vec<DimId>>>() {
-            Some(all) => c.set_values(0, all),
-            None => return Err(c.error(ErrorKind::Shape, format!("Gather: an index of {idx:?} is not below {n}"))),
+        if let Some(all) = idx.iter().map(|&i| at(i)).collect::<Option<Vec<DimId>>>() {
+            c.set_values(0, all);
         }
     }
     Ok(())
@@ -315,8 +333,14 @@ fn gather_nd_infer(c: &mut InferCtx) -> Result<()> {
     for a in 0..batch {
         c.require_eq(s[a], i[a], &format!("batch axis {a} must agree"))?;
     }
+    c.check_indices(1, &indexed(&s, batch, k))?;
     c.set(0, dtype, i[..i.len() - 1].iter().chain(&s[batch + k..]).copied().collect::<Shape>());
     Ok(())
+}
+
+/// The `k` axes after the first `batch`.
+fn indexed(s: &Shape, batch: usize, k: usize) -> Vec<Indexed> {
+    s.iter().enumerate().skip(batch).take(k).map(|(axis, &extent)| Indexed { axis, extent }).collect()
 }
 
 fn gather_nd_loops(c: &mut NodeCtx) -> Plan<Nest> {
@@ -356,6 +380,7 @@ fn scatter_nd_infer(c: &mut InferCtx) -> Result<()> {
         if k > s.len() {
             return Err(c.error(ErrorKind::Shape, format!("ScatterND: {k} indices are too many for {} axes", s.len())));
         }
+        c.check_indices(1, &indexed(&s, 0, k))?;
         if let Some(u) = c.shape(2) {
             let want: Shape = i[..i.len() - 1].iter().chain(&s[k..]).copied().collect();
             if want.len() != u.len() {
@@ -456,9 +481,7 @@ fn scatter_elements_infer(c: &mut InferCtx) -> Result<()> {
     how(c.attrs.str(1)).map_err(|e| c.error(e.kind(), e.message()))?;
     same_rank(c, 0, 1)?;
     same_rank(c, 1, 2)?;
-    if let Some(s) = c.shape(0) {
-        c.axis(c.attrs.int(0).unwrap_or(0), s.len())?;
-    }
+    check_elements(c)?;
     if let (Some(i), Some(u)) = (c.shape(1), c.shape(2)) {
         for (a, (&i, &u)) in i.iter().zip(&u).enumerate() {
             c.require_eq(i, u, &format!("axis {a} of updates and indices must agree"))?;

@@ -2,6 +2,7 @@
 
 pub mod activate;
 pub mod activation;
+mod bounds;
 pub mod broadcast;
 pub mod cast;
 pub mod control;
