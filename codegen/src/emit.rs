@@ -15,6 +15,7 @@ use inkwell::values::{
     IntValue, PhiValue, PointerValue,
 };
 use inkwell::{AddressSpace, FloatPredicate, IntPredicate};
+use kernels::gpu::Platform;
 
 /// A float value.
 pub type F<'c> = FloatValue<'c>;
@@ -28,8 +29,10 @@ pub struct Caps {
     pub f16_convert: bool,
     /// Rounding to an integral float is an instruction.
     pub round: bool,
-    /// The target is a GPU: `fma` is an instruction, tables lie in global memory, helpers are inlined (a call needs a stack).
-    pub gpu: bool,
+    /// The GPU platform of the target: `fma` is an instruction, tables lie in global memory, helpers are inlined (a call needs a stack).
+    pub gpu: Option<Platform>,
+    /// Results are kept as f16 or bf16 only: an error of 2⁻¹⁸ does not show in them.
+    pub half: bool,
 }
 
 /// The emitter: context, module and a builder that stands in a block.
@@ -179,6 +182,10 @@ impl<'a, 'c> Em<'a, 'c> {
     /// `x > hi ? hi : x < lo ? lo : x`; NaN stays.
     pub fn fclamp(&self, x: F<'c>, lo: f64, hi: f64) -> F<'c> {
         let (lo, hi) = (self.fk(x, lo), self.fk(x, hi));
+        if self.caps.gpu == Some(Platform::Cuda) && !self.is64(x) {
+            // One instruction each, which keeps NaN.
+            return self.fintr2("llvm.maximum", self.fintr2("llvm.minimum", x, hi), lo);
+        }
         let x = self.fsel(self.fcmp(FloatPredicate::OGT, x, hi), hi, x);
         self.fsel(self.fcmp(FloatPredicate::OLT, x, lo), lo, x)
     }
@@ -258,7 +265,7 @@ impl<'a, 'c> Em<'a, 'c> {
     }
     /// `a * b + c`, fused where the target has the instruction (never a library call).
     pub fn fma(&self, a: F<'c>, b: F<'c>, c: F<'c>) -> F<'c> {
-        let name = if self.caps.gpu { "llvm.fma" } else { "llvm.fmuladd" };
+        let name = if self.caps.gpu.is_some() { "llvm.fma" } else { "llvm.fmuladd" };
         self.intr(name, &[a.get_type().into()], &[a.into(), b.into(), c.into()]).into_float_value()
     }
     /// `|a|`.

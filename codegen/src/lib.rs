@@ -9,6 +9,7 @@
 //! equal input, whatever the number of compile threads.
 #![deny(missing_docs)]
 
+mod approx;
 mod compile;
 mod elf;
 pub mod emit;

@@ -144,7 +144,7 @@ fn to_f32_for_rounding<'c>(e: &Em<'_, 'c>, v: Val<'c>, from: DType) -> F<'c> {
 /// binary16 bits → f32. On CPUs by integer arithmetic even where an instruction does it: LLVM narrows the comparisons and selects
 /// of extended halves to half and forms a maximum there, which ignores NaN or calls `fmaxf`.
 fn f16_to_f32<'c>(e: &Em<'_, 'c>, h: I<'c>) -> F<'c> {
-    if e.caps.gpu {
+    if e.caps.gpu.is_some() {
         return e.fpext(e.from_bits(h), e.f32());
     }
     let w = e.zext(h, e.i32());
@@ -383,7 +383,7 @@ fn helper<'c>(
     let f = e.m.add_function(name, fty, Some(Linkage::Internal));
     e.attr(f, AttributeLoc::Function, "nounwind");
     e.string_attr(f, "no-builtins", "");
-    if e.caps.gpu {
+    if e.caps.gpu.is_some() {
         e.attr(f, AttributeLoc::Function, "alwaysinline");
     }
     let inner = Em::new(e.ctx, e.m, e.caps);

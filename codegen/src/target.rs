@@ -18,10 +18,10 @@ pub struct CpuTarget {
 
 /// The tiers that code can be generated for, besides `native`: name, and what their instructions include.
 const TIERS: &[(&str, Caps)] = &[
-    ("x86-64", Caps { f16_convert: false, round: false, gpu: false }),
-    ("x86-64-v2", Caps { f16_convert: false, round: true, gpu: false }),
-    ("x86-64-v3", Caps { f16_convert: true, round: true, gpu: false }),
-    ("x86-64-v4", Caps { f16_convert: true, round: true, gpu: false }),
+    ("x86-64", Caps { f16_convert: false, round: false, gpu: None, half: false }),
+    ("x86-64-v2", Caps { f16_convert: false, round: true, gpu: None, half: false }),
+    ("x86-64-v3", Caps { f16_convert: true, round: true, gpu: None, half: false }),
+    ("x86-64-v4", Caps { f16_convert: true, round: true, gpu: None, half: false }),
 ];
 
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
@@ -84,7 +84,7 @@ impl CpuTarget {
     pub fn caps(&self) -> Caps {
         match TIERS.iter().find(|t| t.0 == self.cpu) {
             Some(t) if self.features.is_empty() => t.1,
-            _ => Caps { f16_convert: self.has("f16c"), round: self.has("sse4.1"), gpu: false },
+            _ => Caps { f16_convert: self.has("f16c"), round: self.has("sse4.1"), gpu: None, half: false },
         }
     }
 

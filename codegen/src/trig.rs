@@ -96,7 +96,7 @@ fn table<'c>(e: &Em<'_, 'c>, name: &str, values: impl Fn() -> Vec<f64>) -> Point
     let v: Vec<_> = values().into_iter().map(|x| e.f64().const_float(x)).collect();
     let init = e.f64().const_array(&v);
     // Lanes read different entries, so on a GPU the table lies in global memory.
-    let space = e.caps.gpu.then(|| AddressSpace::from(1u16));
+    let space = e.caps.gpu.map(|_| AddressSpace::from(1u16));
     let g = e.m.add_global(init.get_type(), space, name);
     g.set_initializer(&init);
     g.set_constant(true);

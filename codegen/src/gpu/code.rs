@@ -35,7 +35,7 @@ pub fn emit(defs: &[KernelDef], nodes: &[Option<String>], arch: &'static Arch, l
     let machine = target::machine(arch, OptimizationLevel::Aggressive)?;
     let m = object::module(&ctx, "kernels", &machine);
     target::mark_module(&m, arch);
-    let e = Em::new(&ctx, &m, target::CAPS);
+    let e = Em::new(&ctx, &m, target::caps(arch));
     for (i, def) in defs.iter().enumerate() {
         kernel::emit(&e, def, nodes.get(i).and_then(Option::as_deref), arch)?;
     }

@@ -5,7 +5,7 @@
 //! are kept per thread, then combined between lanes by exchanges and between waves through shared memory, in an order that follows from
 //! extents and architecture alone; every thread ends with the result.
 
-use crate::emit::{Em, I};
+use crate::emit::{Caps, Em, I};
 use crate::gpu::held::Held;
 use crate::gpu::schedule::{self, Plan, WIDEST};
 use crate::gpu::vector;
@@ -51,11 +51,13 @@ pub(crate) fn emit<'c>(
         return Err(refuse(format!("it has {n_words} arguments; at most {MAX_WORDS} can be passed")));
     }
     let plan = Plan::of(def);
+    let caps = Caps { half: schedule::keeps_half(&def.nest), ..e.caps };
+    let e = &Em::new(e.ctx, e.m, caps);
     let pointer = e.ctx.ptr_type(AddressSpace::from(GLOBAL));
     let mut params: Vec<inkwell::types::BasicMetadataTypeEnum<'c>> = vec![pointer.into(); def.nest.operands.len()];
     params.resize(n_words, e.i64().into());
     let f = e.m.add_function(&def.name, e.ctx.void_type().fn_type(&params, false), Some(Linkage::External));
-    super::target::mark_kernel(e, f, arch, plan.launch.block);
+    super::target::mark_kernel(e, f, arch, plan.launch.block, (plan.resident / plan.launch.block).max(1));
     e.attr(f, AttributeLoc::Function, "nounwind");
     e.string_attr(f, "no-builtins", "");
     e.at(e.ctx.append_basic_block(f, "entry"));
@@ -72,7 +74,7 @@ pub(super) enum Space {
 }
 
 /// Levels: of what is fixed for neighbors taken at once, and of all.
-const FIXED: Level = 1;
+pub(super) const FIXED: Level = 1;
 
 pub(super) struct Kernel<'e, 'a, 'c> {
     pub(super) v: Values<'e, 'a, 'c>,
@@ -231,24 +233,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
                     Ok(vec![])
                 })?;
             }
-            Schedule::BlockPerPoint => match self.plan.short_rows {
-                None => self.rows(Schedule::BlockPerPoint, wide_thread)?,
-                // The length is known now: waves take short rows, the blocks that are too many end at once.
-                Some(limit) => {
-                    let n = self.count(&self.nest().inner)?;
-                    let (short, long, after) = (e.block("short"), e.block("long"), e.block("rows_done"));
-                    e.cond_br(e.icmp(IP::SLE, n, e.c64(limit)), short, long);
-                    for (block, schedule) in [(short, Schedule::WavePerPoint), (long, Schedule::BlockPerPoint)] {
-                        e.at(block);
-                        let here = self.v.save();
-                        self.rows(schedule, wide_thread)?;
-                        self.v.restore(here);
-                        e.br(after);
-                    }
-                    e.at(after);
-                }
-            },
-            Schedule::WavePerPoint => self.rows(Schedule::WavePerPoint, wide_thread)?,
+            Schedule::BlockPerPoint | Schedule::WavePerPoint => self.row_schedules(wide_thread)?,
             Schedule::BlockPerColumns => {
                 let columns = i64::from(self.plan.launch.vector);
                 let (column, part) = (e.urem_raw(wide_thread, e.c64(columns)), e.udiv_raw(wide_thread, e.c64(columns)));
@@ -258,7 +243,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
                     let p = e.add(first, column);
                     let inside = e.icmp(IP::SLT, p, points);
                     k.point(e.isel(inside, p, e.sub(points, e.c64(1))))?;
-                    k.shared_point(part, parts, Some(inside))?;
+                    k.shared_point(part, parts, Some(inside), None)?;
                     Ok(vec![])
                 })?;
             }
@@ -267,31 +252,8 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         Ok(())
     }
 
-    /// Points that a wave or a block shares.
-    fn rows(&mut self, schedule: Schedule, thread: I<'c>) -> Why<()> {
-        let e = self.e();
-        self.schedule = schedule;
-        let wave = self.w.arch.wave;
-        let (group, threads, per_block) = match schedule {
-            Schedule::WavePerPoint => {
-                let own = e.lshr(thread, e.c64(i64::from(wave.trailing_zeros())));
-                (own, wave, i64::from(self.plan.launch.block / wave))
-            }
-            _ => (e.c64(0), self.plan.launch.block, 1),
-        };
-        let within = e.and(thread, e.c64(i64::from(threads) - 1));
-        let start = e.add(e.mul(self.block, e.c64(per_block)), group);
-        let stride = e.c64(per_block * i64::from(MAX_BLOCKS));
-        self.looped(start, self.points, stride, vec![], &mut |k, p, _| {
-            k.point(p)?;
-            k.shared_point(within, i64::from(threads), None)?;
-            Ok(vec![])
-        })?;
-        Ok(())
-    }
-
     /// Sets the indices of the outer axes.
-    fn point(&mut self, p: I<'c>) -> Why<()> {
+    pub(super) fn point(&mut self, p: I<'c>) -> Why<()> {
         let idx = self.decode(p, Space::Outer, self.points)?;
         self.v.outer = idx.into_iter().map(Some).collect();
         Ok(())
@@ -433,92 +395,6 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         })
     }
 
-    /// All phases of the current point, its inner space shared out between `threads` threads. Stores only where `inside` holds.
-    fn shared_point(&mut self, thread: I<'c>, threads: i64, inside: Option<I<'c>>) -> Why<()> {
-        let e = self.e();
-        let nest = self.nest();
-        let n = self.count(&nest.inner)?;
-        let some = self.some_inner()?;
-        let has_block = self.schedule != Schedule::WavePerPoint;
-        self.hold(thread, threads)?;
-        let mut n_reduced = 0;
-        let mut after_store = false;
-        for (p, phase) in nest.phases.iter().enumerate() {
-            if after_store && has_block {
-                self.w.barrier()?;
-            }
-            after_store = matches!(phase, Phase::Store { .. });
-            match phase {
-                Phase::Reduce(rs) => {
-                    self.v.begin_phase(rs.iter().map(|r| r.value).collect(), std::iter::empty());
-                    let start = self.start(rs)?;
-                    let own = self.guarded(some, start.clone(), &mut |k| {
-                        k.v.hoist(FIXED)?;
-                        k.strip_reduce(rs, n, thread, threads, &start)
-                    })?;
-                    let all = self.exchange(rs, own, n_reduced, thread, threads)?;
-                    self.keep(rs, &all, &mut n_reduced);
-                }
-                Phase::Store { over_inner: true, stores } => {
-                    let list: Vec<_> = stores.iter().enumerate().map(|(i, s)| ((p, i), s)).collect();
-                    self.v.begin_phase(stores.iter().map(|s| s.1).collect(), stores.iter().map(|s| &s.0));
-                    let go = inside.map_or(some, |i| e.and(i, some));
-                    self.guarded(go, vec![], &mut |k| {
-                        k.v.hoist(FIXED)?;
-                        k.strip(n, thread, threads, vec![], &mut |k, q, width, _| {
-                            k.store_lanes(Space::Inner, q, width, &list, n)?;
-                            Ok(vec![])
-                        })
-                    })?;
-                }
-                Phase::Store { stores, .. } => {
-                    let list: Vec<_> = stores.iter().collect();
-                    self.v.begin_phase(stores.iter().map(|s| s.1).collect(), stores.iter().map(|s| &s.0));
-                    let first = e.icmp(IP::EQ, thread, e.c64(0));
-                    let go = inside.map_or(first, |i| e.and(i, first));
-                    self.guarded(go, vec![], &mut |k| {
-                        k.v.hoist(FIXED)?;
-                        k.v.store_all(&list)?;
-                        Ok(vec![])
-                    })?;
-                }
-            }
-        }
-        self.held = None;
-        // The next point uses the same shared memory.
-        if has_block { self.w.barrier() } else { Ok(()) }
-    }
-
-    /// Takes the inner positions `thread, thread + threads, …` of `n`: runs of `width` neighbors while they are aligned, then single ones.
-    /// `body` gets the position, how many neighbors, and a set of accumulators for each; the result are the sets of all.
-    pub(super) fn strip(
-        &mut self,
-        n: I<'c>,
-        thread: I<'c>,
-        threads: i64,
-        acc: Vec<Val<'c>>,
-        body: &mut dyn FnMut(&mut Self, I<'c>, u32, &[Val<'c>]) -> Why<Vec<Val<'c>>>,
-    ) -> Why<Vec<Val<'c>>> {
-        let e = self.e();
-        if self.held.is_some() {
-            return self.held_strip(thread, threads, acc, body);
-        }
-        let Some(aligned) = self.aligned else {
-            return self.looped(thread, n, e.c64(threads), acc, &mut |k, p, acc| body(k, p, 1, acc));
-        };
-        let width = i64::from(self.width());
-        let wide = e.isel(aligned, e.and(n, e.c64(-width)), e.c64(0));
-        let sets = acc.repeat(usize::try_from(width).unwrap_or(1));
-        let from = e.mul(thread, e.c64(width));
-        let w = self.width();
-        let step = e.c64(threads.saturating_mul(width));
-        let sets = self.looped(from, wide, step, sets, &mut |k, p, acc| body(k, p, w, acc))?;
-        let (head, rest) = sets.split_at(acc.len());
-        let from = e.add(wide, thread);
-        let head = self.looped(from, n, e.c64(threads), head.to_vec(), &mut |k, p, acc| body(k, p, 1, acc))?;
-        Ok(head.iter().chain(rest).copied().collect())
-    }
-
     /// Computes what the phase needs at `width` neighbors from `at` on; `take` is called at each with everything at hand.
     pub(super) fn lanes(
         &mut self,
@@ -531,11 +407,15 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         let e = self.e();
         let idx = self.decode(at, space, total)?;
         self.set(space, &idx);
-        self.v.hoist(FIXED + usize::from(space == Space::Inner))?;
         let mut loaded: Vec<(ExprId, Vec<Val<'c>>)> = Vec::new();
         if let Some(h) = self.held.as_ref().filter(|_| space == Space::Inner) {
-            loaded = h.current().iter().filter(|l| self.v.needs(l.0)).cloned().collect();
+            loaded = h.current().to_vec();
         }
+        // What neighbors share is computed of the first one's elements.
+        for (x, values) in &loaded {
+            self.v.preset(*x, values[0]);
+        }
+        self.v.hoist(FIXED + usize::from(space == Space::Inner))?;
         if width > 1 {
             let here = self.v.save();
             for x in self.plan.loads.clone() {
@@ -558,6 +438,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
                 self.v.preset(*x, values[lane]);
             }
             self.v.hoist(Level::MAX)?;
+            self.note_kept()?;
             take(self, lane)?;
             self.v.restore(here);
         }
@@ -579,7 +460,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
     }
     /// Whether wide accesses may be used here: known where the loop was chosen for it, else a value.
     fn is_aligned(&self) -> Option<I<'c>> {
-        self.held.as_ref().and(self.aligned)
+        self.held.as_ref().filter(|h| h.may_be_misaligned()).and(self.aligned)
     }
     /// What `make` gives where `cond` holds (or is not in question) and where it does not.
     fn either(&self, cond: Option<I<'c>>, make: &mut dyn FnMut(bool) -> Why<Vec<Val<'c>>>) -> Why<Vec<Val<'c>>> {
@@ -609,7 +490,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
     }
 
     /// Stores at `width` neighbors from `at` on. All values are computed before the first is stored.
-    fn store_lanes(
+    pub(super) fn store_lanes(
         &mut self,
         space: Space,
         at: I<'c>,
@@ -622,43 +503,32 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         let mut out: Vec<Vec<(PointerValue<'c>, Val<'c>)>> = vec![vec![]; stores.len()];
         self.lanes(space, at, width, total, &mut |k, _| {
             for (i, (_, (a, x))) in stores.iter().enumerate() {
-                let d = nest.operands[usize::from(a.operand)].dtype;
-                let v = scalar::to_memory(e, k.v.value(*x)?, nest.expr_dtype(*x), d);
-                out[i].push((k.v.address(Site::Store(i), a, Level::MAX)?, v));
+                out[i].push((k.v.address(Site::Store(i), a, Level::MAX)?, k.v.value(*x)?));
             }
             Ok(())
         })?;
-        for ((place, (a, _)), lanes) in stores.iter().zip(&out) {
+        for ((place, (a, x)), lanes) in stores.iter().zip(&out) {
+            let (from, d) = (nest.expr_dtype(*x), nest.operands[usize::from(a.operand)].dtype);
+            let each = || {
+                for (p, v) in lanes {
+                    e.store(*p, scalar::to_memory(e, *v, from, d));
+                }
+            };
             if width > 1 && self.plan.stores.contains(place) {
                 let values: Vec<_> = lanes.iter().map(|l| l.1).collect();
-                let d = nest.operands[usize::from(a.operand)].dtype;
                 self.either(self.is_aligned(), &mut |wide| {
-                    match wide {
-                        true => vector::store(e, lanes[0].0, d, &values),
-                        false => lanes.iter().for_each(|(p, v)| {
-                            e.store(*p, *v);
-                        }),
+                    if wide {
+                        vector::store(e, lanes[0].0, from, d, &values)
+                    } else {
+                        each()
                     }
                     Ok(vec![])
                 })?;
             } else {
-                for (p, v) in lanes {
-                    e.store(*p, *v);
-                }
+                each();
             }
         }
         Ok(())
-    }
-
-    /// Whether there is any inner point; nothing is read in front of the inner loops before that is known.
-    fn some_inner(&self) -> Why<I<'c>> {
-        let e = self.e();
-        let n = &self.nest().inner;
-        let mut some = e.i1().const_int(1, false);
-        for d in n {
-            some = e.and(some, e.icmp(IP::SGT, self.v.dim(*d)?, e.c64(0)));
-        }
-        Ok(some)
     }
 
     /// Runs `body` where `cond` holds; else the results are `start`.
@@ -669,6 +539,9 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         body: &mut dyn FnMut(&mut Self) -> Why<Vec<Val<'c>>>,
     ) -> Why<Vec<Val<'c>>> {
         let e = self.e();
+        if cond.is_const() && cond.get_zero_extended_constant() == Some(1) {
+            return body(self);
+        }
         let (from, inside, after) = (e.here(), e.block("some"), e.block("after"));
         e.cond_br(cond, inside, after);
         e.at(inside);
@@ -687,7 +560,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
     }
 
     /// A loop `from, from + step, …` below `to`, which may be empty, with carried values.
-    fn looped(
+    pub(super) fn looped(
         &mut self,
         from: I<'c>,
         to: I<'c>,

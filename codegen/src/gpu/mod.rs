@@ -1,7 +1,7 @@
 //! GPU code: loop nests to code objects for AMD and PTX for NVIDIA, and the hand-written kernels, precompiled for every architecture.
 //!
-//! In reading order: `schedule` (who takes which points), `kernel` (the loops), `reduce`, `held` (rows in registers), `vector` and `wave` (wide accesses, what threads do
-//! together), `target` (LLVM's side of an architecture), [`code`] (modules to code), [`elf`] (relocatable object → code object),
+//! In reading order: `schedule` (who takes which points), `kernel` (the loops), `rows` (points that threads share), `reduce`, `held` (rows in
+//! registers), `vector` and `wave` (wide accesses, what threads do together), `target` (LLVM's side of an architecture), [`code`] (modules to code), [`elf`] (relocatable object → code object),
 //! [`notes`] (what a code object says about its kernels).
 
 pub mod code;
@@ -13,6 +13,7 @@ mod held;
 mod kernel;
 pub mod notes;
 mod reduce;
+mod rows;
 mod schedule;
 pub(crate) mod target;
 mod vector;

@@ -5,7 +5,7 @@ use crate::nest::terms::{access_exprs, children, load};
 use ir::nest::{Access, Axis, BinOp, Expr, ExprId, Nest, Phase, Term, UnOp};
 use kernels::gpu::{Launch, Schedule};
 use lower::host::{DimSource, KernelDef};
-use tensor::{DimId, Entity};
+use tensor::{DType, DimId, Entity};
 
 /// Threads per block.
 const BLOCK: u32 = 256;
@@ -16,9 +16,21 @@ const SMALL_INNER: i64 = 16;
 /// The same for windows, whose neighbors read overlapping elements.
 const SMALL_WINDOW: i64 = 1 << 10;
 /// Inner spaces up to this size are shared by a wave, not by a block.
-const WAVE_INNER: i64 = 1 << 10;
+pub(crate) const WAVE_INNER: i64 = 1 << 10;
 /// Inner spaces up to this size are a loop of one thread where neighboring points are neighbors in memory.
 const SMALL_COLUMN: i64 = 64;
+/// Threads that shall be on a processor of 64 K registers at once, measured on an H200 (share of the copy's rate, LayerNorm of 1024 and
+/// Softmax of 4096 f32): of waves that hold rows, 80 registers each (89 %; with 64 it is 80 %); of blocks that do, 64 (92 %; with 80 it
+/// is 82 %); of flat nests, 32 (GELU of f16 91 %; with 40 it is 84 %) unless they are large.
+const WAVES_RESIDENT: u32 = 768;
+const BLOCKS_RESIDENT: u32 = 1024;
+const FLAT_RESIDENT: u32 = 2048;
+/// Loads and expressions of a flat nest that surely does with 32 registers.
+const SMALL_FLAT: (usize, usize) = (4, 48);
+/// Accumulators of a thread of [`Schedule::BlockPerColumns`]: so many rows, over the number of reductions, are read at once.
+pub(crate) const SUMS_AT_ONCE: usize = 8;
+/// Columns of so many rows are shared by so many threads per block.
+const LONG_COLUMN: (i64, u32) = (1 << 10, 512);
 /// As many points give every thread of a large GPU one.
 const MANY_POINTS: i64 = 1 << 18;
 /// Bytes of the widest load or store.
@@ -35,8 +47,12 @@ pub(crate) struct Plan {
     pub loads: Vec<ExprId>,
     /// Stores of which the same holds: phase and position in it.
     pub stores: Vec<(usize, usize)>,
-    /// Where the length of rows is known at run time only: up to this one a wave takes a row, not the block.
-    pub short_rows: Option<i64>,
+    /// Where the length of rows is known at run time only: who takes a row is decided then.
+    pub any_length: bool,
+    /// Threads that shall find registers on a processor at once, so that enough loads are on their way; 0 for as it comes.
+    pub resident: u32,
+    /// Whether a wave may take a row: what one phase stores and another one after it is ordered for blocks only.
+    pub waves_may: bool,
 }
 
 impl Plan {
@@ -49,12 +65,19 @@ impl Plan {
             Schedule::BlockPerPoint | Schedule::WavePerPoint => last(&nest.inner, Axis::Inner),
             _ => None,
         };
-        let is_row = launch.schedule == Schedule::BlockPerPoint && product(def, &nest.inner).is_none();
-        let short_rows = (is_row && n_stores(nest) <= 1).then_some(WAVE_INNER);
-        let mut plan = Plan { launch, width: 1, loads: vec![], stores: vec![], short_rows };
+        let any_length = launch.schedule == Schedule::BlockPerPoint && product(def, &nest.inner).is_none();
+        let waves_may = n_stores(nest) <= 1;
+        let mut plan = Plan { launch, width: 1, loads: vec![], stores: vec![], any_length, resident: 0, waves_may };
         if let Some(axis) = along {
             plan.widen(def, axis);
         }
+        let is_small = plan.loads.len() <= SMALL_FLAT.0 && nest.exprs.len() <= SMALL_FLAT.1;
+        plan.resident = match launch.schedule {
+            Schedule::WavePerPoint => WAVES_RESIDENT,
+            Schedule::BlockPerPoint => BLOCKS_RESIDENT,
+            Schedule::GridStride if plan.width > 1 && is_small => FLAT_RESIDENT,
+            _ => 0,
+        };
         if launch.schedule == Schedule::GridStride {
             launch.vector = plan.width;
         }
@@ -90,8 +113,7 @@ impl Plan {
         // As many as the widest element allows in one access; fewer where each costs many instructions.
         let most = match heavy(nest, &live) {
             0 if is_flat(nest) => 16,
-            0 => 8,
-            1..=3 => 4,
+            0..=3 => 8,
             _ => 2,
         };
         let width = (16 / widest).min(most);
@@ -101,6 +123,15 @@ impl Plan {
         }
         self.width = u32::try_from(width).unwrap_or(1);
     }
+}
+
+/// Whether everything that is kept is f16 or bf16.
+pub(crate) fn keeps_half(nest: &Nest) -> bool {
+    let half = |a: &Access| matches!(nest.operands[usize::from(a.operand)].dtype, DType::F16 | DType::BF16);
+    nest.phases.iter().all(|p| match p {
+        Phase::Reduce(_) => true,
+        Phase::Store { stores, .. } => stores.iter().all(|(a, _)| half(a)),
+    })
 }
 
 /// Whether threads go over outer points only.
@@ -135,7 +166,8 @@ fn launch(def: &KernelDef) -> Launch {
         let sizes = nest.operands.iter().filter(|o| !o.written).filter_map(|o| o.dtype.size());
         let columns = 128 / sizes.min().unwrap_or(4).clamp(1, 4);
         let vector = u32::try_from(columns).unwrap_or(32);
-        return Launch { schedule: Schedule::BlockPerColumns, block: BLOCK, vector };
+        let block = if inner.is_none_or(|n| n >= LONG_COLUMN.0) { LONG_COLUMN.1 } else { BLOCK };
+        return Launch { schedule: Schedule::BlockPerColumns, block, vector };
     }
     if at_most(inner, WAVE_INNER) && n_stores(nest) <= 1 {
         return Launch { schedule: Schedule::WavePerPoint, ..per_thread };

@@ -14,8 +14,10 @@ const CODE_OBJECT: u64 = 500;
 const AMDGPU_KERNEL: u32 = 91;
 const PTX_KERNEL: u32 = 71;
 
-/// What the emitter may use on every GPU of the table.
-pub(crate) const CAPS: Caps = Caps { f16_convert: true, round: true, gpu: true };
+/// What the emitter may use.
+pub(crate) fn caps(arch: &Arch) -> Caps {
+    Caps { f16_convert: true, round: true, gpu: Some(arch.platform), half: false }
+}
 
 /// LLVM's machine for an architecture.
 pub(crate) fn machine(arch: &Arch, level: OptimizationLevel) -> Result<TargetMachine> {
@@ -46,8 +48,9 @@ pub(crate) fn mark_module(m: &Module<'_>, arch: &Arch) {
     }
 }
 
-/// Makes a function a kernel with blocks of `block` threads. The fixed size is why kernels need no hidden arguments.
-pub(crate) fn mark_kernel<'c>(e: &Em<'_, 'c>, f: FunctionValue<'c>, arch: &Arch, block: u32) {
+/// Makes a function a kernel with blocks of `block` threads. The fixed size is why kernels need no hidden arguments. At least `resident`
+/// blocks shall find registers on a processor at once, where that can be asked for.
+pub(crate) fn mark_kernel<'c>(e: &Em<'_, 'c>, f: FunctionValue<'c>, arch: &Arch, block: u32, resident: u32) {
     let size = u64::from(block);
     match arch.platform {
         Platform::Hip => {
@@ -60,7 +63,7 @@ pub(crate) fn mark_kernel<'c>(e: &Em<'_, 'c>, f: FunctionValue<'c>, arch: &Arch,
         }
         Platform::Cuda => {
             f.set_call_conventions(PTX_KERNEL);
-            for (key, value) in [("kernel", 1), ("maxntidx", size)] {
+            for (key, value) in [("kernel", 1), ("maxntidx", size), ("minctasm", u64::from(resident))] {
                 let function = f.as_global_value().as_pointer_value();
                 let value = e.i32().const_int(value, false);
                 let node = e.ctx.metadata_node(&[function.into(), e.ctx.metadata_string(key).into(), value.into()]);

@@ -5,6 +5,7 @@ use crate::emit::{Em, I};
 use crate::scalar::{self, Val, Why};
 use inkwell::types::BasicTypeEnum;
 use inkwell::values::{BasicValue, InstructionValue, PointerValue, VectorValue};
+use kernels::gpu::Platform;
 use tensor::DType;
 
 fn aligned(i: Option<InstructionValue<'_>>, bytes: u32) {
@@ -66,8 +67,25 @@ pub(crate) fn load_each<'c>(e: &Em<'_, 'c>, p: PointerValue<'c>, d: DType, width
     Ok((0..width).map(|i| e.load(t, e.gep(t, p, e.c64(i64::from(i))))).collect())
 }
 
-/// Stores elements as they lie in memory from `p` on.
-pub(crate) fn store<'c>(e: &Em<'_, 'c>, p: PointerValue<'c>, d: DType, elements: &[Val<'c>]) {
+/// Two f32 as a word of f16, the first in its low half: one instruction where there is one.
+fn pair_of_halves<'c>(e: &Em<'_, 'c>, low: Val<'c>, high: Val<'c>) -> I<'c> {
+    let args = [high.into_float_value().into(), low.into_float_value().into()];
+    let v = e.intr("llvm.nvvm.ff2f16x2.rn", &[], &args);
+    e.b.build_bit_cast(v, e.i32(), "").expect("32 bits each").into_int_value()
+}
+
+/// Stores values of compute type `from` as elements of `d` from `p` on.
+pub(crate) fn store<'c>(e: &Em<'_, 'c>, p: PointerValue<'c>, from: DType, d: DType, values: &[Val<'c>]) {
+    if (from, d, e.caps.gpu) == (DType::F32, DType::F16, Some(Platform::Cuda)) && values.len().is_multiple_of(2) {
+        let words: Vec<Val<'c>> = values.chunks(2).map(|v| pair_of_halves(e, v[0], v[1]).into()).collect();
+        return store_elements(e, p, DType::U32, &words);
+    }
+    let elements: Vec<Val<'c>> = values.iter().map(|v| scalar::to_memory(e, *v, from, d)).collect();
+    store_elements(e, p, d, &elements);
+}
+
+/// Stores elements as they lie in memory.
+fn store_elements<'c>(e: &Em<'_, 'c>, p: PointerValue<'c>, d: DType, elements: &[Val<'c>]) {
     let size = u32::try_from(d.size().unwrap_or(1)).unwrap_or(1);
     let width = u32::try_from(elements.len()).unwrap_or(0);
     let (bytes, t) = pieces(e, size, width);

@@ -86,12 +86,21 @@ pub(crate) fn children(x: &Expr) -> Vec<ExprId> {
 
 /// What `roots` use, directly or not, and the roots themselves, operands before users.
 pub(crate) fn needed(nest: &Nest, roots: impl IntoIterator<Item = ExprId>) -> Vec<ExprId> {
+    needed_given(nest, roots, |_| false)
+}
+
+/// The same where some are given: they are in the list, what only they use is not.
+pub(crate) fn needed_given(
+    nest: &Nest,
+    roots: impl IntoIterator<Item = ExprId>,
+    given: impl Fn(ExprId) -> bool,
+) -> Vec<ExprId> {
     let mut mark = vec![false; nest.exprs.len()];
     for r in roots {
         mark[r.index()] = true;
     }
     for i in (0..mark.len()).rev() {
-        if mark[i] {
+        if mark[i] && !given(ExprId::new(i)) {
             for c in children(&nest.exprs[i]) {
                 mark[c.index()] = true;
             }

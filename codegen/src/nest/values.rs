@@ -1,8 +1,9 @@
 //! Scalar expressions and addresses of a nest as LLVM values. Which loops run around them, and in what order, is the caller's: it sets
 //! the indices of axes and says at which [`Level`] each is fixed.
 
+use crate::approx;
 use crate::emit::{Em, I};
-use crate::nest::terms::{Level, Order, Site, access_exprs, access_terms, load, needed};
+use crate::nest::terms::{Level, Order, Site, access_exprs, access_terms, load, needed_given};
 use crate::scalar::{self, Val, Why, value_type};
 use inkwell::values::{BasicValue, InstructionValue, MetadataValue, PointerValue};
 use ir::nest::{Access, Axis, Expr, ExprId, Nest, Term};
@@ -37,10 +38,14 @@ pub(crate) struct Values<'e, 'a, 'c> {
     pub block_start: Option<I<'c>>,
     /// Group of accesses of the parallel loop being emitted.
     pub group: Option<MetadataValue<'c>>,
+    /// Expressions that are preset where they are used and never computed.
+    pub given: Vec<ExprId>,
     /// Values of expressions that dominate the current block.
     values: Vec<Option<Val<'c>>>,
     /// Addresses of sites with the terms up to a level added.
     addresses: FxHashMap<Site, (Level, PointerValue<'c>)>,
+    /// Reciprocals of divisors that are fixed outside the loop over what they divide, see [`approx::Reciprocal`].
+    reciprocals: FxHashMap<ExprId, approx::Reciprocal<'c>>,
     /// What the current phase needs, in order.
     needed: Vec<ExprId>,
     sites: Vec<(Site, &'e Access)>,
@@ -50,6 +55,7 @@ pub(crate) struct Values<'e, 'a, 'c> {
 pub(crate) struct Saved<'c> {
     values: Vec<Option<Val<'c>>>,
     addresses: FxHashMap<Site, (Level, PointerValue<'c>)>,
+    reciprocals: FxHashMap<ExprId, approx::Reciprocal<'c>>,
     group: Option<MetadataValue<'c>>,
 }
 
@@ -75,8 +81,10 @@ impl<'e, 'a, 'c> Values<'e, 'a, 'c> {
             reduced: vec![None; n_reduced],
             block_start: None,
             group: None,
+            given: Vec::new(),
             values: vec![None; nest.exprs.len()],
             addresses: FxHashMap::default(),
+            reciprocals: FxHashMap::default(),
             needed: Vec::new(),
             sites: Vec::new(),
         }
@@ -97,6 +105,10 @@ impl<'e, 'a, 'c> Values<'e, 'a, 'c> {
     /// The address of an operand's first element.
     pub fn buffer(&self, operand: u16) -> PointerValue<'c> {
         self.bufs[usize::from(operand)]
+    }
+    /// What the current phase uses.
+    pub fn needed(&self) -> &[ExprId] {
+        &self.needed
     }
     /// Whether the current phase uses an expression.
     pub fn needs(&self, x: ExprId) -> bool {
@@ -142,31 +154,41 @@ impl<'e, 'a, 'c> Values<'e, 'a, 'c> {
     pub fn begin_phase(&mut self, roots: Vec<ExprId>, stores: impl Iterator<Item = &'e Access>) {
         self.sites = stores.enumerate().map(|(i, a)| (Site::Store(i), a)).collect();
         let indices: Vec<_> = self.sites.iter().flat_map(|(_, a)| access_exprs(a)).collect();
-        self.needed = needed(self.nest, roots.into_iter().chain(indices));
-        for x in &self.needed {
+        self.needed = needed_given(self.nest, roots.into_iter().chain(indices), |x| self.given.contains(&x));
+        for x in self.needed.iter().filter(|x| !self.given.contains(x)) {
             if let Some(a) = load(&self.nest.exprs[x.index()]) {
                 self.sites.push((Site::Load(*x), a));
             }
         }
         self.values.fill(None);
         self.addresses.clear();
+        self.reciprocals.clear();
     }
     /// What is at hand now.
     pub fn save(&self) -> Saved<'c> {
-        Saved { values: self.values.clone(), addresses: self.addresses.clone(), group: self.group }
+        Saved {
+            values: self.values.clone(),
+            addresses: self.addresses.clone(),
+            reciprocals: self.reciprocals.clone(),
+            group: self.group,
+        }
     }
     /// Forgets what was emitted since.
     pub fn restore(&mut self, s: Saved<'c>) {
         (self.values, self.addresses, self.group) = (s.values, s.addresses, s.group);
+        self.reciprocals = s.reciprocals;
     }
 
     /// Emits what the phase needs and is fixed at `level`, and the fixed parts of the other addresses.
     pub fn hoist(&mut self, level: Level) -> Why<()> {
         for i in 0..self.needed.len() {
             let x = self.needed[i];
-            if self.levels[x.index()] <= level && self.values[x.index()].is_none() {
+            if self.levels[x.index()] <= level && self.values[x.index()].is_none() && !self.given.contains(&x) {
                 let v = self.compute(x)?;
                 self.values[x.index()] = Some(v);
+            }
+            if self.e.caps.half {
+                self.invert_divisor(x, level)?;
             }
         }
         for i in 0..self.sites.len() {
@@ -178,6 +200,18 @@ impl<'e, 'a, 'c> Values<'e, 'a, 'c> {
             if !whole {
                 self.address(site, a, level)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Notes the reciprocal of what `x`, of a deeper level, divides by.
+    fn invert_divisor(&mut self, x: ExprId, level: Level) -> Why<()> {
+        let Expr::Binary(ir::nest::BinOp::Div, _, d) = self.nest.get(x) else { return Ok(()) };
+        let is_f32 = self.nest.expr_dtype(*d) == DType::F32;
+        let outside = self.levels[d.index()] <= level && level < self.levels[x.index()] && !self.given.contains(&x);
+        if is_f32 && outside && !self.reciprocals.contains_key(d) {
+            let r = approx::Reciprocal::new(self.e, self.value(*d)?.into_float_value());
+            self.reciprocals.insert(*d, r);
         }
         Ok(())
     }
@@ -331,7 +365,10 @@ impl<'e, 'a, 'c> Values<'e, 'a, 'c> {
                 if da != db {
                     return Err(format!("{op:?} of {da} and {db}: the operands' types differ"));
                 }
-                scalar::binary(e, *op, self.value(*a)?, self.value(*b)?, da)?
+                match self.reciprocals.get(b) {
+                    Some(r) if *op == ir::nest::BinOp::Div => r.times(e, self.value(*a)?.into_float_value()).into(),
+                    _ => scalar::binary(e, *op, self.value(*a)?, self.value(*b)?, da)?,
+                }
             }
             Expr::Select(c, a, b) => {
                 if nest.expr_dtype(*a) != nest.expr_dtype(*b) || nest.expr_dtype(*c) != DType::Bool {

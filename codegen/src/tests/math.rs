@@ -1,7 +1,11 @@
 //! Every function over dense sweeps of its arguments, against binary64 of the standard library.
 
 use super::kit::{Kit, Loaded, tiers};
+use crate::OptLevel;
+use crate::gpu;
+use crate::gpu::exec::{self, Executor, Order, Region};
 use ir::nest::{Axis, BinOp, Expr, Phase, UnOp};
+use kernels::gpu::Arch;
 use lower::host::KernelDef;
 use tensor::DType;
 
@@ -156,6 +160,68 @@ fn bound_f32(op: UnOp) -> f64 {
     }
 }
 
+/// The greatest error of `ys` in ulp, with its argument and what came out.
+fn worst_f32(op: UnOp, xs: &[f32], ys: &[f32]) -> (f64, f32, f32) {
+    let f = std_fn(op);
+    let mut worst = (0.0f64, 0.0f32, 0.0f32);
+    for (x, y) in xs.iter().zip(ys) {
+        let want = f(f64::from(*x));
+        let w32 = want as f32;
+        let bad = if w32.is_nan() || y.is_nan() || w32.is_infinite() {
+            if w32.is_nan() == y.is_nan() && (w32.is_nan() || w32 == *y) {
+                0.0
+            } else if y.abs() == f32::MAX || (w32.is_infinite() && want.abs() < 3.5e38) {
+                0.0
+            } else {
+                f64::INFINITY
+            }
+        } else {
+            (f64::from(*y) - want).abs() / ulp_f32(want)
+        };
+        if bad > worst.0 {
+            worst = (bad, *x, *y);
+        }
+    }
+    worst
+}
+
+/// With instructions of limited accuracy in place of divisions and polynomials.
+#[test]
+fn f32_functions_of_gpus_stay_within_their_error() {
+    let xs = sweep_f32();
+    let n = xs.len() as i64;
+    let ops = [(UnOp::Exp, 4.0), (UnOp::Log, 3.0), (UnOp::Tanh, 5.0), (UnOp::Erf, 8.0)];
+    let defs: Vec<_> = ops.iter().map(|(op, _)| unary_kernel(*op, DType::F32, n)).collect();
+    for arch in ["gfx942", "sm_90"].map(|a| Arch::find(a).unwrap()) {
+        let ir = gpu::emit(&defs, &vec![None; defs.len()], arch, OptLevel::Full).unwrap();
+        let x = Executor::load(&ir.bitcode, arch).unwrap();
+        for ((op, bound), def) in ops.iter().zip(&defs) {
+            let mut ys = vec![0f32; xs.len()];
+            let words = [xs.as_ptr() as u64, ys.as_mut_ptr() as u64, n as u64];
+            let regions = [(words[0], false), (words[1], true)].map(|(a, writable)| Region {
+                address: a as usize,
+                bytes: 4 * xs.len(),
+                writable,
+            });
+            let launch = gpu::launch(def);
+            let run = exec::Launch {
+                kernel: &def.name,
+                grid: [launch.grid(arch.wave, n), 1, 1],
+                block: launch.block,
+                kernarg: &words.iter().flat_map(|w| w.to_ne_bytes()).collect::<Vec<u8>>(),
+                regions: &regions,
+                order: Order::Forward,
+                skip_barrier: None,
+            };
+            // SAFETY: the regions are this function's.
+            unsafe { x.run(&run) }.unwrap();
+            let worst = worst_f32(*op, &xs, &ys);
+            println!("{} {op:?} f32: {:.3} ulp at {:e} ({:e})", arch.name, worst.0, worst.1, worst.2);
+            assert!(worst.0 <= *bound, "{} {op:?}: {} ulp at {:e} gives {:e}", arch.name, worst.0, worst.1, worst.2);
+        }
+    }
+}
+
 #[test]
 fn f32_functions_stay_within_their_error() {
     let xs = sweep_f32();
@@ -167,26 +233,7 @@ fn f32_functions_stay_within_their_error() {
         for op in ALL {
             let mut ys = vec![0f32; xs.len()];
             code.call(&format!("{op:?}_f32"), &[xs.as_ptr() as u64, ys.as_mut_ptr() as u64], 0, n);
-            let f = std_fn(*op);
-            let mut worst = (0.0f64, 0.0f32, 0.0f32);
-            for (x, y) in xs.iter().zip(&ys) {
-                let want = f(f64::from(*x));
-                let w32 = want as f32;
-                let bad = if w32.is_nan() || y.is_nan() || w32.is_infinite() {
-                    if w32.is_nan() == y.is_nan() && (w32.is_nan() || w32 == *y) {
-                        0.0
-                    } else if y.abs() == f32::MAX || (w32.is_infinite() && want.abs() < 3.5e38) {
-                        0.0
-                    } else {
-                        f64::INFINITY
-                    }
-                } else {
-                    (f64::from(*y) - want).abs() / ulp_f32(want)
-                };
-                if bad > worst.0 {
-                    worst = (bad, *x, *y);
-                }
-            }
+            let worst = worst_f32(*op, &xs, &ys);
             println!("{tier} {op:?} f32: {:.3} ulp at {:e} ({:e})", worst.0, worst.1, worst.2);
             if worst.0 > bound_f32(*op) + 1e-6 {
                 failures.push(format!("{tier} {op:?}: {} ulp at {:e} gives {:e}", worst.0, worst.1, worst.2));

@@ -2,7 +2,7 @@
 //!
 //! Works on LLVM's text, where an address space is a word. What is not known is an error, never passed over.
 
-use super::fiber;
+use super::{fiber, wave};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
@@ -256,6 +256,20 @@ fn shim(name: &str, ret: &str, args: &[String]) -> Result<String, String> {
         "s.barrier" | "barrier0" => {
             let f = absolute(fiber::on_barrier as *const () as usize);
             return Ok(format!("{head}  call void {f}(i32 %site)\n  ret void\n}}\n"));
+        }
+        "exp2.f32" | "ex2.approx.ftz.f" | "ex2.approx.f" | "rcp.f32" | "rcp.approx.ftz.f" => {
+            let f = absolute(match name {
+                "exp2.f32" | "ex2.approx.ftz.f" => wave::exp2_flushed as *const () as usize,
+                "ex2.approx.f" => wave::exp2 as *const () as usize,
+                _ => wave::recip_flushed as *const () as usize,
+            });
+            return Ok(format!("{head}  %r = call float {f}(float %a0)\n  ret float %r\n}}\n"));
+        }
+        "ff2f16x2.rn" => {
+            let body = "  %l = fptrunc float %a1 to half\n  %h = fptrunc float %a0 to half\n  \
+                %v = insertelement <2 x half> poison, half %l, i32 0\n  \
+                %r = insertelement <2 x half> %v, half %h, i32 1\n  ret <2 x half> %r\n}\n";
+            return Ok(format!("{head}{body}"));
         }
         // Only order instructions, which here are in order anyway.
         "wave.barrier" | "sched.barrier" | "sched.group.barrier" => return Ok(format!("{head}  ret void\n}}\n")),

@@ -21,6 +21,26 @@ unsafe fn set<T>(lane: &Lane, v: T) {
     }
 }
 
+/// One unit in the last place away: the error that an instruction may have.
+fn inexact(y: f32) -> f32 {
+    if y.is_normal() { f32::from_bits(y.to_bits() ^ 1) } else { y }
+}
+fn flushed(y: f32) -> f32 {
+    if y.is_subnormal() { 0f32.copysign(y) } else { y }
+}
+/// 2^x.
+pub(super) extern "C" fn exp2(x: f32) -> f32 {
+    inexact(x.exp2())
+}
+/// 2^x by an instruction that knows no subnormal numbers.
+pub(super) extern "C" fn exp2_flushed(x: f32) -> f32 {
+    flushed(exp2(flushed(x)))
+}
+/// 1/x by an instruction that knows no subnormal numbers.
+pub(super) extern "C" fn recip_flushed(x: f32) -> f32 {
+    flushed(inexact(1.0 / flushed(x)))
+}
+
 /// Computes every active lane's result.
 ///
 /// # Errors
