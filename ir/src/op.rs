@@ -61,6 +61,15 @@ pub struct OpTraits {
     pub random: bool,
     /// Has graph attributes; their names are at the end of `attrs` as [`AttrKind::Graph`].
     pub regions: bool,
+    /// Only moves or repeats elements of operand 0; the other operands say where to.
+    pub moves: bool,
+    /// A pointwise operator whose result also depends on where an element stands.
+    pub positional: bool,
+}
+
+impl OpTraits {
+    /// No extra facts.
+    pub const NONE: OpTraits = OpTraits { random: false, regions: false, moves: false, positional: false };
 }
 
 /// Tolerance of results: `|a - b| ≤ abs + rel·max|b|` per dtype class, exact for integers and bool.
@@ -157,6 +166,15 @@ impl OpDef {
     /// `Name`, or `domain:Name` outside ai.onnx.
     pub fn full_name(&self) -> String {
         if self.domain.is_empty() { self.name.into() } else { format!("{}:{}", self.domain, self.name) }
+    }
+    /// Whether each result element is a function of the operands' elements at the same (broadcast) position, whatever that is.
+    pub fn is_elementwise(&self) -> bool {
+        !self.traits.positional && self.lower.iter().any(|c| matches!(c, Candidate::Pointwise(_)))
+    }
+    /// Whether it is elementwise with one operand and one result.
+    pub fn is_unary(&self) -> bool {
+        let one = |p: &[Param]| matches!(p, [p] if p.arity == Arity::Required);
+        self.is_elementwise() && one(self.inputs) && one(self.outputs)
     }
     /// The slot of an attribute.
     pub fn slot(&self, name: &str) -> Option<usize> {

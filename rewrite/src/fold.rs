@@ -11,57 +11,6 @@ use tensor::{DType, Tensor};
 /// A folded result may always have this many bytes; a larger one only when it is not larger than its largest operand.
 pub const FOLD_BYTES: usize = 1 << 20;
 
-/// Elementwise operators: equal elements in, equal elements out.
-const ELEMENTWISE: &[&str] = &[
-    "Abs",
-    "Add",
-    "And",
-    "Cast",
-    "Ceil",
-    "Clip",
-    "Div",
-    "Elu",
-    "Equal",
-    "Erf",
-    "Exp",
-    "Floor",
-    "Greater",
-    "GreaterOrEqual",
-    "HardSigmoid",
-    "HardSwish",
-    "LeakyRelu",
-    "Less",
-    "LessOrEqual",
-    "Log",
-    "Max",
-    "Min",
-    "Mod",
-    "Mul",
-    "Neg",
-    "Not",
-    "Or",
-    "PRelu",
-    "Pow",
-    "Reciprocal",
-    "Relu",
-    "Round",
-    "Sigmoid",
-    "Sign",
-    "Softplus",
-    "Sqrt",
-    "Sub",
-    "Sum",
-    "Tanh",
-    "Where",
-    "Xor",
-    "Gelu",
-    "Silu",
-];
-
-/// Operators that only move or repeat elements of operand 0.
-const MOVEMENT: &[&str] =
-    &["Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"];
-
 /// The constant that `node` is, when its operands are constants and the result is small enough.
 pub fn fold(f: &mut Facts, node: &ENode, kids: &[Data], absent: &[bool], d: &Data) -> Option<ConstId> {
     let Head::Op { op, attrs, n_outs: 1, unique: 0 } = node.head else { return None };
@@ -96,14 +45,14 @@ pub fn fold(f: &mut Facts, node: &ENode, kids: &[Data], absent: &[bool], d: &Dat
     // Extents whose product overflows cannot be a constant; planning refuses them.
     let n_elems = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
     let size = dtype.size_bytes(n_elems)?;
-    if n_elems > 1 && dtype.size().is_some() && def.domain != "ai.onnx.ml" {
+    if n_elems > 1 && dtype.size().is_some() {
         // Splats stay splats: nothing of the full size is made.
         let is_splat = |c: &Option<ConstId>| c.is_none_or(|c| f.consts[c].splat_f64().is_some());
         let scalar = |c: ConstId| -> Option<Tensor> {
             let c = &f.consts[c];
             Const { shape: SmallVec::new(), data: c.data.clone(), ..c.clone() }.read().ok().filter(|t| t.n_elems() == 1)
         };
-        if ELEMENTWISE.contains(&def.name) && consts.iter().all(is_splat) {
+        if def.is_elementwise() && consts.iter().all(is_splat) {
             let ins: Vec<Option<Tensor>> = consts.iter().map(|c| c.and_then(scalar)).collect();
             if ins.iter().zip(&consts).all(|(t, c)| t.is_some() == c.is_some())
                 && let Some(one) = run(f, &ins).filter(|t| t.n_elems() == 1 && t.dtype() == dtype)
@@ -111,7 +60,7 @@ pub fn fold(f: &mut Facts, node: &ENode, kids: &[Data], absent: &[bool], d: &Dat
                 return Some(splat(f, &one));
             }
         }
-        if MOVEMENT.contains(&def.name)
+        if def.traits.moves
             && let Some(c) = consts.first().copied().flatten()
             && matches!(f.consts[c].data, ConstData::Splat(_))
             && let Some(one) = scalar(c)

@@ -9,6 +9,7 @@
 //! | `(Op p ..)` | the same with any further operands |
 //! | `(Op~ p q)` | operands in either order |
 //! | `(A\|hip:B p)` | one of several operators |
+//! | `(unary p)` | a node of any elementwise operator with one operand |
 //! | `(Op@n p)` | binds the node itself under `n`, for conditions on attributes |
 //! | `(Op{perm=?p axis=-1} q)` | attributes: equal, or bound to a variable of their own |
 //! | `<p q>` | one of several patterns |
@@ -17,7 +18,7 @@ use crate::facts::{Graph, is_absent};
 use crate::lang::{ENode, Head, Kind};
 use egg::Id;
 use ir::attrs::{Attr, F32};
-use ir::{OpId, Registry};
+use ir::{OpDef, OpId, Registry};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
@@ -49,7 +50,7 @@ pub(crate) enum Pat {
 
 #[derive(Clone, Debug)]
 pub(crate) struct NodePat {
-    /// Names as written.
+    /// Names of the operators.
     pub(crate) names: Vec<String>,
     /// Every row of those names.
     pub(crate) ops: Vec<OpId>,
@@ -181,6 +182,9 @@ struct Search<'e> {
     limit: usize,
     out: Vec<Match>,
 }
+
+/// Stands for the elementwise operators with one operand.
+const UNARY: &str = "unary";
 
 /// Relative difference at which a constant still counts as the one in a pattern (exporters write 1.4142135).
 const CONST_REL: f64 = 1e-5;
@@ -399,11 +403,18 @@ impl Parser<'_> {
     }
     fn node(&mut self) -> Result<Pat, PatternError> {
         let head = self.word("()<>{@~");
-        let names: Vec<String> = head.split('|').map(String::from).collect();
-        let mut ops = Vec::new();
-        for n in &names {
-            let (domain, name) = n.split_once(':').unwrap_or(("", n));
-            ops.extend(self.registry.rows().filter(|(_, d)| d.domain == domain && d.name == name).map(|(id, _)| id));
+        let is = |d: &OpDef, name: &str| match name.split_once(':') {
+            _ if name == UNARY => d.is_unary(),
+            Some((domain, name)) => d.domain == domain && d.name == name,
+            None => d.domain.is_empty() && d.name == name,
+        };
+        let (mut names, mut ops) = (Vec::new(), Vec::new());
+        for (id, d) in self.registry.rows().filter(|(_, d)| head.split('|').any(|n| is(d, n))) {
+            ops.push(id);
+            let name = d.full_name();
+            if !names.contains(&name) {
+                names.push(name);
+            }
         }
         if ops.is_empty() {
             self.missing.get_or_insert_with(|| head.into());

@@ -1,8 +1,9 @@
 //! Rows for unit tests: shape rules without meaning, so that the e-graph is tested apart from the operators.
 
+use ir::lowering::Candidate;
 use ir::op::{AttrKind, InferCtx, OpDef, OpTraits, attr, opt, req, var};
 use ir::ops::broadcast::set_broadcast;
-use ir::ops::row::ROW;
+use ir::ops::row::{MOVES, ROW};
 use ir::{Module, Onnx, Registry, Shape, Type};
 use std::sync::Arc;
 use tensor::{DType, Result};
@@ -95,16 +96,18 @@ fn row(name: &'static str, n_ins: usize, infer: fn(&mut InferCtx) -> Result<()>)
     OpDef { name, inputs: &INS[..n_ins], outputs: &[const { req("y", "T") }], dtypes: F, infer, ..ROW }
 }
 
+fn unary(name: &'static str) -> OpDef {
+    OpDef { lower: &[Candidate::Pointwise(|_, _, _| Err("a row for tests".into()))], ..row(name, 1, same) }
+}
+
 /// The rows.
 pub fn registry() -> Arc<Registry> {
     let mut rows: Vec<OpDef> = ["Add", "Sub", "Mul", "Div", "Pow"].into_iter().map(|n| row(n, 2, binary)).collect();
-    rows.extend(
-        ["Relu", "Sigmoid", "Tanh", "Erf", "Sqrt", "Reciprocal", "Identity", "Neg", "Exp"].map(|n| row(n, 1, same)),
-    );
+    rows.extend(["Relu", "Sigmoid", "Tanh", "Erf", "Sqrt", "Reciprocal", "Identity", "Neg", "Exp"].map(unary));
     rows.extend([
-        OpDef { attrs: &[const { attr("perm", AttrKind::Ints) }], ..row("Transpose", 1, transpose) },
+        OpDef { attrs: &[const { attr("perm", AttrKind::Ints) }], traits: MOVES, ..row("Transpose", 1, transpose) },
         row("MatMul", 2, |c| product(c, false, false)),
-        row("Reshape", 2, reshape),
+        OpDef { traits: MOVES, ..row("Reshape", 2, reshape) },
         OpDef { attrs: &[const { attr("keepdims", AttrKind::Int(1)) }], ..row("ReduceMean", 2, mean) },
         OpDef { attrs: &[const { attr("axis", AttrKind::Int(-1)) }], ..row("Softmax", 1, same) },
         OpDef {
@@ -116,8 +119,8 @@ pub fn registry() -> Arc<Registry> {
             attrs: &[const { attr("axis", AttrKind::Int(-1)) }, const { attr("epsilon", AttrKind::Float(1e-5)) }],
             ..row("RMSNormalization", 2, same)
         },
-        OpDef { domain: "hip", ..row("Silu", 1, same) },
-        OpDef { domain: "hip", attrs: &[const { attr("approximate", AttrKind::Str("none")) }], ..row("Gelu", 1, same) },
+        OpDef { domain: "hip", ..unary("Silu") },
+        OpDef { domain: "hip", attrs: &[const { attr("approximate", AttrKind::Str("none")) }], ..unary("Gelu") },
         OpDef {
             domain: "hip",
             inputs: &[
@@ -148,7 +151,7 @@ pub fn registry() -> Arc<Registry> {
             ..row("Attention", 3, attention)
         },
         OpDef { outputs: &[const { var("ys", "T") }], ..row("Halves", 1, halves) },
-        OpDef { traits: OpTraits { random: true, regions: false }, ..row("Noise", 1, same) },
+        OpDef { traits: OpTraits { random: true, ..OpTraits::NONE }, ..row("Noise", 1, same) },
     ]);
     Arc::new(Registry::with_rows(rows))
 }

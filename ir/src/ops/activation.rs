@@ -7,7 +7,7 @@ use super::row::*;
 use crate::lowering::Candidate::Pointwise;
 use crate::lowering::NodeCtx;
 use crate::nest::{BinOp, Expr, ExprId, Nest, UnOp};
-use crate::op::{AttrKind, HIP_DOMAIN, InferCtx, OpDef, Tol, attr, opt, req};
+use crate::op::{AttrKind, HIP_DOMAIN, InferCtx, OpDef, OpTraits, Tol, attr, opt, req};
 use reference::{activation as a, elementwise as e};
 use tensor::DType::*;
 use tensor::{ErrorKind, Result};
@@ -539,6 +539,7 @@ pub static ROWS: &[OpDef] = &[
             Ok(vec![a::scaler(c.input(0)?, &list(0, 0.0), &list(1, 1.0))?])
         }),
         lower: &[Pointwise(scaler_lower)],
+        traits: OpTraits { positional: true, ..OpTraits::NONE },
         tolerance: ROUNDED,
         cases: &["[2,3]", "[2,3] offset=[1,2,3] scale=[0.5,2,4]", "[4,2] offset=[0.5] scale=[2]"],
         ..ROW

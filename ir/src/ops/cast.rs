@@ -245,6 +245,7 @@ pub static ROWS: &[OpDef] = &[
     // output = input
     OpDef {
         name: "Identity",
+        traits: MOVES,
         inputs: &[req("input", "V")],
         outputs: &[req("output", "V")],
         dtypes: &[("V", ANY)],

@@ -5,7 +5,7 @@ use crate::lowering::Candidate;
 use crate::op::{AttrKind, OpDef, OpTraits, attr, opt, req, var};
 use tensor::DType::I64;
 
-const REGIONS: OpTraits = OpTraits { random: false, regions: true };
+const REGIONS: OpTraits = OpTraits { regions: true, ..OpTraits::NONE };
 
 /// Rows of this family.
 pub static ROWS: &[OpDef] = &[

@@ -3,7 +3,7 @@
 use super::bounds::Indexed;
 use super::loops::{Builder, inner, outer};
 use super::movement::checked_axis;
-use super::row::{ANY, NUMS, PLAIN, ROW};
+use super::row::{ANY, MOVES, NUMS, PLAIN, ROW};
 use crate::lowering::{CallSpec, Candidate, IntArg, NodeCtx, Plan};
 use crate::nest::{BinOp, Combiner, Coord, Expr, ExprId, Nest};
 use crate::op::{AttrKind, InferCtx, OpDef, attr, req};
@@ -19,6 +19,7 @@ const IND: (&str, &[DType]) = ("Tind", &[I32, I64]);
 
 const GATHER_ND: OpDef = OpDef {
     name: "GatherND",
+    traits: MOVES,
     inputs: &[req("data", "T"), req("indices", "I")],
     outputs: &[req("output", "T")],
     dtypes: &[T, I],
@@ -82,6 +83,7 @@ const ONE_HOT: OpDef = OpDef {
 pub static ROWS: &[OpDef] = &[
     OpDef {
         name: "Gather",
+        traits: MOVES,
         inputs: &[req("data", "T"), req("indices", "Tind")],
         outputs: &[req("output", "T")],
         attrs: &[attr("axis", AttrKind::Int(0))],
@@ -97,6 +99,7 @@ pub static ROWS: &[OpDef] = &[
     },
     OpDef {
         name: "GatherElements",
+        traits: MOVES,
         since: 11,
         inputs: &[req("data", "T"), req("indices", "Tind")],
         outputs: &[req("output", "T")],

@@ -27,21 +27,23 @@ mod tests;
 
 use crate::op::OpDef;
 
+/// The families of rows.
+static FAMILIES: &[&[OpDef]] = &[
+    elementwise::ROWS,
+    cast::ROWS,
+    activation::ROWS,
+    reduce::ROWS,
+    norm::ROWS,
+    shape::ROWS,
+    movement::ROWS,
+    index::ROWS,
+    matmul::ROWS,
+    conv::ROWS,
+    pool::ROWS,
+    control::ROWS,
+];
+
 /// Every built-in row.
 pub fn rows() -> Vec<OpDef> {
-    let families: &[&[OpDef]] = &[
-        elementwise::ROWS,
-        cast::ROWS,
-        activation::ROWS,
-        reduce::ROWS,
-        norm::ROWS,
-        shape::ROWS,
-        movement::ROWS,
-        index::ROWS,
-        matmul::ROWS,
-        conv::ROWS,
-        pool::ROWS,
-        control::ROWS,
-    ];
-    families.concat()
+    FAMILIES.concat()
 }

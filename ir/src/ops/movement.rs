@@ -2,7 +2,7 @@
 
 use super::extents::{slice_axis, slice_dims};
 use super::loops::{Builder, outer};
-use super::row::{ANY, PLAIN, ROW};
+use super::row::{ANY, MOVES, PLAIN, ROW};
 use super::shape::extents;
 use crate::lowering::{Candidate, NodeCtx, Part, Plan, Refusal, ViewOp};
 use crate::nest::{BinOp, Coord, ExprId, Nest};
@@ -18,6 +18,7 @@ const IND: (&str, &[DType]) = ("Tind", &[I32, I64]);
 
 const SPLIT: OpDef = OpDef {
     name: "Split",
+    traits: MOVES,
     outputs: &[var("outputs", "T")],
     dtypes: &[T, I],
     infer: split_infer,
@@ -28,6 +29,7 @@ const SPLIT: OpDef = OpDef {
 };
 const SLICE: OpDef = OpDef {
     name: "Slice",
+    traits: MOVES,
     outputs: &[req("output", "T")],
     dtypes: &[T, IND],
     infer: slice_infer,
@@ -67,6 +69,7 @@ const PAD_INPUTS: &[crate::op::Param] =
 pub static ROWS: &[OpDef] = &[
     OpDef {
         name: "Transpose",
+        traits: MOVES,
         inputs: &[req("data", "T")],
         outputs: &[req("transposed", "T")],
         attrs: &[attr("perm", AttrKind::Ints)],
@@ -170,6 +173,7 @@ pub static ROWS: &[OpDef] = &[
     },
     OpDef {
         name: "Tile",
+        traits: MOVES,
         since: 6,
         inputs: &[req("input", "T"), req("repeats", "I")],
         outputs: &[req("output", "T")],

@@ -18,10 +18,13 @@ pub const ROW: OpDef = OpDef {
     infer: |_| Ok(()),
     reference: None,
     lower: &[],
-    traits: OpTraits { random: false, regions: false },
+    traits: OpTraits::NONE,
     tolerance: Tol::Exact,
     cases: &[],
 };
+
+/// Traits of rows that move elements of operand 0.
+pub const MOVES: OpTraits = OpTraits { moves: true, ..OpTraits::NONE };
 
 /// Floats that arithmetic is defined for.
 pub const FLOATS: &[DType] = &[F32, F16, BF16, F64];

@@ -3,7 +3,7 @@
 use super::broadcast;
 use super::extents::{is_negative, is_zero, quotient};
 use super::loops::{Builder, outer};
-use super::row::{ANY, PLAIN, ROW};
+use super::row::{ANY, MOVES, PLAIN, ROW};
 use crate::lowering::{Candidate, ViewOp};
 use crate::nest::{BinOp, Expr};
 use crate::op::{AttrKind, InferCtx, OpDef, RefCtx, attr, opt, req};
@@ -35,6 +35,7 @@ const SHAPE: OpDef = OpDef {
 
 const RESHAPE: OpDef = OpDef {
     name: "Reshape",
+    traits: MOVES,
     inputs: &[req("data", "T"), req("shape", "I")],
     outputs: &[req("reshaped", "T")],
     dtypes: &[T, I],
@@ -50,6 +51,7 @@ const RESHAPE: OpDef = OpDef {
 
 const SQUEEZE: OpDef = OpDef {
     name: "Squeeze",
+    traits: MOVES,
     outputs: &[req("squeezed", "T")],
     dtypes: &[T, I],
     infer: squeeze_infer,
@@ -61,6 +63,7 @@ const SQUEEZE: OpDef = OpDef {
 
 const UNSQUEEZE: OpDef = OpDef {
     name: "Unsqueeze",
+    traits: MOVES,
     outputs: &[req("expanded", "T")],
     dtypes: &[T, I],
     infer: unsqueeze_infer,
@@ -98,6 +101,7 @@ pub static ROWS: &[OpDef] = &[
     },
     OpDef {
         name: "Flatten",
+        traits: MOVES,
         inputs: &[req("input", "T")],
         outputs: &[req("output", "T")],
         attrs: &[attr("axis", AttrKind::Int(1))],
@@ -130,6 +134,7 @@ pub static ROWS: &[OpDef] = &[
     },
     OpDef {
         name: "Expand",
+        traits: MOVES,
         since: 8,
         inputs: &[req("input", "T"), req("shape", "I")],
         outputs: &[req("output", "T")],

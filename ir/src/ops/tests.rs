@@ -21,20 +21,7 @@ use tensor::{DType, DimId, DimPool, PrimaryMap, SymId, Tensor};
 
 /// Rows with a reference function: control flow has none.
 fn families() -> impl Iterator<Item = &'static OpDef> {
-    let all: [&'static [OpDef]; 11] = [
-        super::elementwise::ROWS,
-        super::cast::ROWS,
-        super::activation::ROWS,
-        super::reduce::ROWS,
-        super::norm::ROWS,
-        super::shape::ROWS,
-        super::movement::ROWS,
-        super::index::ROWS,
-        super::matmul::ROWS,
-        super::conv::ROWS,
-        super::pool::ROWS,
-    ];
-    all.into_iter().flatten()
+    super::FAMILIES.iter().copied().flatten().filter(|def| def.reference.is_some())
 }
 
 /// What a check of one node found: how many nests were compared, or what is wrong.
@@ -402,6 +389,44 @@ fn assignments(def: &OpDef) -> Vec<BTreeMap<&'static str, DType>> {
     }
     all.dedup();
     all
+}
+
+/// Elementwise operators make equal elements of equal ones, wherever they stand; movers hand operand 0's on.
+#[test]
+fn rows_are_what_their_traits_say() {
+    let (mut n, mut wrong) = (0, vec![]);
+    for def in families() {
+        let views = def.lower.iter().any(|c| matches!(c, Candidate::View(_)));
+        if views && !def.is_elementwise() && !def.traits.moves {
+            wrong.push(format!("{} is a view and does not move", def.full_name()));
+        }
+        for text in def.cases.iter().filter(|_| def.is_elementwise() || def.traits.moves) {
+            let Ok(mut case) = cases::parse(def, text) else { continue };
+            let mut random = Random::new(n);
+            for o in case.operands.iter_mut().take(if def.traits.moves { 1 } else { usize::MAX }).flatten() {
+                o.fill = vec![o.fill.first().copied().unwrap_or(random.unit())];
+            }
+            let types = &assignments(def)[0];
+            let dtype = |i: usize| def.inputs.get(i).or(def.inputs.last()).and_then(|p| types.get(p.ty)).copied();
+            let tensors: Vec<Option<Tensor>> = (case.operands.iter().enumerate())
+                .map(|(i, o)| Some(o.as_ref()?.tensor(dtype(i).unwrap_or(DType::F32), &mut random)))
+                .collect();
+            let consts = PrimaryMap::new();
+            let cx = RefCtx { def, attrs: &case.attrs, consts: &consts, ins: &tensors, n_outs: 1 };
+            let Some(y) = def.reference.and_then(|f| f(&cx).ok()).and_then(|y| y.into_iter().next()) else { continue };
+            let v = y.to_f64_vec();
+            let first = match (&tensors[0], def.traits.moves) {
+                (Some(x), true) => x.to_f64_vec().first().copied(),
+                _ => v.first().copied(),
+            };
+            n += 1;
+            if v.iter().any(|x| Some(x.to_bits()) != first.map(f64::to_bits)) {
+                wrong.push(format!("{} {text}: {v:?}", def.full_name()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(n > 200, "only {n} cases ran");
 }
 
 #[test]

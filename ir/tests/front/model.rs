@@ -27,7 +27,7 @@ const BASE: OpDef = OpDef {
     },
     reference: None,
     lower: &[],
-    traits: OpTraits { random: false, regions: false },
+    traits: OpTraits::NONE,
     tolerance: Tol::Exact,
     cases: &[],
 };
@@ -83,7 +83,7 @@ static ROWS: &[OpDef] = &[
         inputs: &[req("cond", "B")],
         outputs: &[var("outputs", "")],
         attrs: &[attr("then_branch", AttrKind::Graph), attr("else_branch", AttrKind::Graph)],
-        traits: OpTraits { random: false, regions: true },
+        traits: OpTraits { regions: true, ..OpTraits::NONE },
         ..BASE
     },
     OpDef {
@@ -91,7 +91,7 @@ static ROWS: &[OpDef] = &[
         inputs: &[opt("M", "I"), opt("cond", "B"), var("v_initial", "")],
         outputs: &[var("v_final_and_scan_outputs", "")],
         attrs: &[attr("body", AttrKind::Graph)],
-        traits: OpTraits { random: false, regions: true },
+        traits: OpTraits { regions: true, ..OpTraits::NONE },
         ..BASE
     },
 ];

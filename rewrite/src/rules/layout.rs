@@ -37,7 +37,7 @@ pub const RULES: &[Rule] = &[
           "x:f32[1,b,c] @t.perm=1,0,2", "x:f32[a,b,1,1] @t.perm=0,2,3,1"),
     // f(transpose(x)) = transpose(f(x)) for elementwise f
     rule!("transpose-unary", Exact, law [
-              "(Relu|Sigmoid|Tanh|Erf|Cast|Sqrt|Exp|Log|Neg|Abs|HardSigmoid|HardSwish|LeakyRelu|hip:Gelu|hip:Silu@f (Transpose@t ?x))",
+              "(unary@f (Transpose@t ?x))",
           ] => code transpose_unary;
           "x:f32[a,b,c] @t.perm=1,2,0 @f.to=10"),
     // transpose(x) ∘ transpose(y) = transpose(x ∘ y); transpose(x) ∘ c = transpose(x ∘ transpose⁻¹(c))
@@ -49,12 +49,12 @@ pub const RULES: &[Rule] = &[
           "#2 y:f32[a,b,c] c:f32[c,1]!c @u.perm=1,2,0"),
     // f(reshape(x)) = reshape(f(x)) for elementwise f
     rule!("reshape-unary", Exact, law [
-              "(Relu|Sigmoid|Tanh|Erf|Cast|Sqrt|Exp|Log|Neg|Abs|HardSigmoid|HardSwish|LeakyRelu|hip:Gelu|hip:Silu@f (Reshape@r ?x ?s))",
+              "(unary@f (Reshape@r ?x ?s))",
           ] => code reshape_unary;
           "x:f32[a,b,c] s:i64[2]=a,-1 @f.to=10"),
     // slice(f(x)) = f(slice(x)): less work
     rule!("slice-unary", Exact, law [
-              "(Slice@s (Relu|Sigmoid|Tanh|Erf|Cast|Sqrt|Exp|Log|Neg|Abs|HardSigmoid|hip:Gelu|hip:Silu@f ?x) ..)",
+              "(Slice@s (unary@f ?x) ..)",
           ] => code slice_unary;
           "x:f32[4,b] @s/1:i64[1]=1 @s/2:i64[1]=3 @f.to=10"),
     // A slice of everything is x
@@ -89,7 +89,7 @@ pub const RULES: &[Rule] = &[
           "#4 p:bool[a,b] x:i64[2]=a,b y:f32[b]"),
     // f(expand(x)) = expand(f(x)) for elementwise f: less work, and what broadcasts anyway needs no copy
     rule!("expand-unary", Exact, law [
-              "(Relu|Sigmoid|Tanh|Erf|Cast|Sqrt|Exp|Log|Neg|Abs|HardSigmoid@f (Expand ?x ?s))",
+              "(unary@f (Expand ?x ?s))",
               "(Clip@f (Expand ?x ?s) ?lo ?hi)",
           ] => code expand_unary;
           "#0 x:f32[a,1] s:i64[2]=a,b @f.to=10", "#1 x:f32[a,1] s:i64[2]=a,b lo:f32[]=-0.5 hi:f32[]=0.5", "#1 x:f32[b] s:i64[2]=a,b lo:f32[]=-0.5 hi:"),
