@@ -97,6 +97,24 @@ fn empty_views_may_begin_outside_of_their_buffer() {
     check(&g, &[vec![empty(&[0, 4])], vec![random(9, &[4, 4])], vec![random(10, &[2, 4])]]);
 }
 
+/// Sums over nothing that is cut from something: strides are those of the whole.
+#[test]
+fn products_over_no_elements_are_zero() {
+    let g = graph()
+        .input("x", DType::F32, &["m", "n"])
+        .input("w", DType::F32, &["p", "n"])
+        .input("end", DType::I64, &["1"])
+        .ints("0", &[0])
+        .ints("1", &[1])
+        .node("Slice", &["x", "0", "end", "1"], &["a"])
+        .node("Slice", &["w", "0", "end", "1"], &["b"])
+        .node_with("Transpose", &["b"], &["t"], vec![ints("perm", &[1, 0])])
+        .node("MatMul", &["a", "t"], &["y"])
+        .output("y");
+    let case = |m, end| vec![random(1, &[m, 4]), random(2, &[5, 4]), Tensor::from_i64(&[1], &[end])];
+    check(&g, &[case(3, 0), case(3, 2), case(70, 0), case(70, -1)]);
+}
+
 /// A window in the padding alone has no greatest element and no mean.
 #[test]
 fn pools_whose_windows_miss_the_image_are_refused() {

@@ -145,7 +145,7 @@ impl<T: Elem> Problem<'_, T> {
                     let row = &b[k * b_r + col..k * b_r + col + SMALL_COLS];
                     acc.iter_mut().zip(row).for_each(|(s, b)| *s = x.mul_add(b.get(), *s));
                 }
-            } else if b_r == 1 && a_c == 1 {
+            } else if b_r == 1 && a_c == 1 && self.k > 0 {
                 let row = &a[i * a_r..i * a_r + self.k];
                 for (j, s) in acc[..cols].iter_mut().enumerate() {
                     *s = dot(row, &b[(col + j) * b_c..(col + j) * b_c + self.k]);
