@@ -397,6 +397,32 @@ impl<'a, 'c> Em<'a, 'c> {
     pub fn cond_br(&self, c: I<'c>, t: BasicBlock<'c>, f: BasicBlock<'c>) -> InstructionValue<'c> {
         ok(self.b.build_conditional_branch(c, t, f))
     }
+    /// What two ways that end here bring along: each the block it comes from and its values.
+    pub fn merge(&self, ways: [(BasicBlock<'c>, &[BasicValueEnum<'c>]); 2]) -> Vec<BasicValueEnum<'c>> {
+        let [(from_a, a), (from_b, b)] = ways;
+        let merged = a.iter().zip(b).map(|(x, y)| {
+            let phi = self.phi(x.get_type(), "");
+            phi.add_incoming(&[(x as &dyn BasicValue<'c>, from_a), (y as &dyn BasicValue<'c>, from_b)]);
+            phi.as_basic_value()
+        });
+        merged.collect()
+    }
+    /// Runs `body` where `cond` holds; else the results are `start`.
+    pub fn guarded<E>(
+        &self,
+        cond: I<'c>,
+        start: &[BasicValueEnum<'c>],
+        body: impl FnOnce() -> Result<Vec<BasicValueEnum<'c>>, E>,
+    ) -> Result<Vec<BasicValueEnum<'c>>, E> {
+        let (from, inside, after) = (self.here(), self.block("some"), self.block("after"));
+        self.cond_br(cond, inside, after);
+        self.at(inside);
+        let out = body()?;
+        let end = self.here();
+        self.br(after);
+        self.at(after);
+        Ok(self.merge([(from, start), (end, &out)]))
+    }
     /// Return.
     pub fn ret(&self, v: &dyn BasicValue<'c>) {
         ok(self.b.build_return(Some(v)));

@@ -309,20 +309,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         if some.is_const() {
             return if some.get_zero_extended_constant() == Some(1) { body(self) } else { Ok(start) };
         }
-        let e = self.v.e;
-        let (from, inside, after) = (e.here(), e.block("inner"), e.block("after"));
-        e.cond_br(some, inside, after);
-        e.at(inside);
-        let out = body(self)?;
-        let end = e.here();
-        e.br(after);
-        e.at(after);
-        let merged = start.iter().zip(&out).map(|(s, o)| {
-            let phi = e.phi(s.get_type(), "");
-            phi.add_incoming(&[(s as &dyn BasicValue<'c>, from), (o as &dyn BasicValue<'c>, end)]);
-            phi.as_basic_value()
-        });
-        Ok(merged.collect())
+        self.v.e.guarded(some, &start, || body(self))
     }
 
     /// Loops over inner axes from `k` on; `body` gets and gives the carried values.
