@@ -1,10 +1,12 @@
 //! Every CPU kernel against plain loops in f64, in every tier, on one thread and on several.
 
+mod plain;
+
 use half::f16;
 use kernels::catalog::{self, CATALOG};
 use kernels::cpu::{self, Args, Tier};
 use kernels::team::{Solo, Team};
-use rand::{Rng, SeedableRng};
+use plain::{Gemm, Rand};
 
 /// Runs each range on a thread of its own.
 struct Threads(usize);
@@ -19,19 +21,6 @@ impl Team for Threads {
                 s.spawn(move || task(begin, (begin + step).min(n)));
             }
         });
-    }
-}
-
-struct Rand(rand_chacha::ChaCha8Rng);
-impl Rand {
-    fn new(seed: u64) -> Rand {
-        Rand(rand_chacha::ChaCha8Rng::seed_from_u64(seed))
-    }
-    fn vec(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| f16::from_f32(self.0.random_range(-1.0..1.0)).to_f32()).collect()
-    }
-    fn of(&mut self, from: &[usize]) -> usize {
-        from[self.0.random_range(0..from.len())]
     }
 }
 
@@ -90,31 +79,6 @@ fn check(
     }
 }
 
-fn activate(code: i64, x: f64, lo: f64, hi: f64) -> f64 {
-    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-    // erf by its series: enough for the values here.
-    let erf = |x: f64| {
-        let (mut term, mut sum) = (x, x);
-        for n in 1..60 {
-            term *= -x * x / f64::from(n);
-            sum += term / f64::from(2 * n + 1);
-        }
-        sum * std::f64::consts::FRAC_2_SQRT_PI
-    };
-    match code {
-        1 => x.max(0.0),
-        2 if x.abs() > 5.0 => x.max(0.0),
-        2 => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
-        3 => 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
-        4 => x * sigmoid(x),
-        5 => sigmoid(x),
-        6 => x.tanh(),
-        7 => x.clamp(lo, hi),
-        8 => (lo * x + hi).clamp(0.0, 1.0),
-        _ => x,
-    }
-}
-
 #[test]
 fn gemm_matches_plain_loops() {
     let mut r = Rand::new(1);
@@ -123,36 +87,13 @@ fn gemm_matches_plain_loops() {
         let batch = r.of(&[1, 1, 2, 3]);
         let (m, n, k) =
             (r.of(&[1, 2, 5, 6, 7, 33, 130]), r.of(&[1, 3, 16, 17, 64, 65, 200, 300]), r.of(&[0, 1, 7, 64, 257, 600]));
-        let (ta, tb, shared_b) = (r.of(&[0, 1]) == 1, r.of(&[0, 1]) == 1, r.of(&[0, 1]) == 1);
+        let (ta, tb, shared_b) = (r.chance(), r.chance(), r.chance());
         let act = r.of(&[0, 1, 2, 3, 4, 5, 6, 7, 8]);
         covered[act] += 1;
-        let alpha = r.of(&[1, 2]) as f64 * 0.5;
-        let (bias_kind, with_res) = (r.of(&[0, 1, 2, 3]), r.of(&[0, 1]) == 1);
-        let (a_r, a_c) = if ta { (1, m) } else { (k, 1) };
-        let (b_r, b_c) = if tb { (1, k) } else { (n, 1) };
-        let b_b = if shared_b { 0 } else { k * n };
-        let (bias_r, bias_c, bias_n) = match bias_kind {
-            1 => (0, 1, n),
-            2 => (1, 0, m),
-            _ => (n, 1, m * n),
-        };
-        let (a, b) = (r.vec(batch * m * k), r.vec(if shared_b { k * n } else { batch * k * n }));
-        let bias = (bias_kind > 0).then(|| r.vec(bias_n));
-        let res = with_res.then(|| r.vec(batch * m * n));
-        let mut want = vec![0f64; batch * m * n];
-        for (idx, w) in want.iter_mut().enumerate() {
-            let (bi, i, j) = (idx / (m * n), idx / n % m, idx % n);
-            let dot: f64 = (0..k)
-                .map(|p| f64::from(a[bi * m * k + i * a_r + p * a_c]) * f64::from(b[bi * b_b + p * b_r + j * b_c]))
-                .sum();
-            let mut v = dot * alpha;
-            v += bias.as_ref().map_or(0.0, |b| b[i * bias_r + j * bias_c].into());
-            v += res.as_ref().map_or(0.0, |r| r[idx].into());
-            *w = activate(act as i64, v, -0.25, 0.5);
-        }
-        let ints = [batch, m, n, k, m * k, a_r, a_c, b_b, b_r, b_c, bias_r, bias_c, m * n, n, act].map(|x| x as i64);
-        let what = format!("case {case}: {batch}x{m}x{n}x{k} ta {ta} tb {tb} act {act} bias {bias_kind}");
-        check("gemm", &[Some(a), Some(b), bias, res], batch * m * n, &ints, &[alpha, -0.25, 0.5], &want, &what);
+        let alpha = r.of(&[0.5, 1.0]);
+        let (bias, residual) = (r.of(&[0, 1, 2, 3]), r.chance());
+        let c = Gemm { batch, m, n, k, ta, tb, shared_b, alpha, bias, residual, act }.call(&mut r);
+        check("gemm", &c.inputs, batch * m * n, &c.ints, &c.scalars, &c.want, &format!("case {case}: {}", c.what));
     }
     assert!(covered.iter().all(|&c| c > 0), "activations drawn: {covered:?}");
 }
@@ -177,25 +118,8 @@ fn conv2d_matches_plain_loops() {
         let (x, wt) = (r.vec(n * c * h * w), r.vec(m * cg * kh * kw));
         let bias = (r.of(&[0, 1]) == 1).then(|| r.vec(m));
         let res = (r.of(&[0, 1]) == 1).then(|| r.vec(n * m * oh * ow));
-        let mut want = vec![0f64; n * m * oh * ow];
-        for (idx, o) in want.iter_mut().enumerate() {
-            let (img, ch, oy, ox) = (idx / (m * oh * ow), idx / (oh * ow) % m, idx / ow % oh, idx % ow);
-            let mut v = bias.as_ref().map_or(0.0, |b| b[ch].into()) + res.as_ref().map_or(0.0, |r| f64::from(r[idx]));
-            for ic in 0..cg {
-                for ky in 0..kh {
-                    for kx in 0..kw {
-                        let (y, xx) =
-                            ((oy * sh + ky * dh) as isize - pt as isize, (ox * sw + kx * dw) as isize - pl as isize);
-                        if y >= 0 && xx >= 0 && (y as usize) < h && (xx as usize) < w {
-                            let xi = ((img * c + ch / mg * cg + ic) * h + y as usize) * w + xx as usize;
-                            v += f64::from(x[xi]) * f64::from(wt[((ch * cg + ic) * kh + ky) * kw + kx]);
-                        }
-                    }
-                }
-            }
-            *o = activate(act as i64, v, -0.25, 0.5);
-        }
         let ints = [n, c, h, w, m, kh, kw, group, sh, sw, pt, pl, dh, dw, oh, ow, act].map(|x| x as i64);
+        let want = plain::conv2d(&x, &wt, bias.as_deref(), res.as_deref(), &ints, &[-0.25, 0.5]);
         let what = format!("case {case}: {ints:?}");
         check("conv2d", &[Some(x), Some(wt), bias, res], n * m * oh * ow, &ints, &[-0.25, 0.5], &want, &what);
     }
@@ -221,28 +145,8 @@ fn pool2d_matches_plain_loops() {
         let (oh, ow) = (out(h, pt, pb, eh, sh), out(w, pl, pr, ew, sw));
         for kind in 0..3usize {
             let x = r.vec(nc * h * w);
-            let mut empty = false;
-            let mut want = vec![0f64; nc * oh * ow];
-            for (idx, o) in want.iter_mut().enumerate() {
-                let (ch, oy, ox) = (idx / (oh * ow), idx / ow % oh, idx % ow);
-                let (mut max, mut sum, mut inside, mut padded) = (f64::NEG_INFINITY, 0.0, 0, 0);
-                for (ky, kx) in (0..kh).flat_map(|a| (0..kw).map(move |b| (a, b))) {
-                    let (y, xx) = (oy * sh + ky * dh, ox * sw + kx * dw);
-                    if y < h + pt + pb && xx < w + pl + pr {
-                        padded += 1;
-                    }
-                    if (pt..h + pt).contains(&y) && (pl..w + pl).contains(&xx) {
-                        let v = f64::from(x[(ch * h + y - pt) * w + xx - pl]);
-                        (max, sum, inside) = (max.max(v), sum + v, inside + 1);
-                    }
-                }
-                empty |= inside == 0;
-                *o = [max, sum / f64::from(inside), sum / f64::from(padded)][kind];
-            }
-            if empty {
-                continue;
-            }
             let ints = [nc, h, w, kh, kw, sh, sw, pt, pl, dh, dw, oh, ow, kind, pb, pr].map(|x| x as i64);
+            let Some(want) = plain::pool2d(&x, &ints) else { continue };
             check("pool2d", &[Some(x)], nc * oh * ow, &ints, &[], &want, &format!("case {case}: {ints:?}"));
         }
     }
@@ -266,35 +170,12 @@ fn attention_matches_plain_loops() {
             }
             m
         });
-        let mut want = vec![0f64; b * h * s * e];
-        for row in 0..b * h * s {
-            let (bi, bh, i) = (row / (h * s), row / s, row % s);
-            let score = |j: usize| {
-                let dot: f64 = (0..d)
-                    .map(|p| f64::from(q[(bh * s + i) * d + p]) * f64::from(k[bh * t * d + j * k_row + p * k_col]))
-                    .sum();
-                dot * 0.3 + mask.as_ref().map_or(0.0, |m| m[bi * t + j].into())
-            };
-            let scores: Vec<f64> = (0..t).map(score).collect();
-            let max = scores.iter().fold(f64::NEG_INFINITY, |a, &x| a.max(x));
-            let sum: f64 = scores.iter().map(|x| (x - max).exp()).sum();
-            for c in 0..e {
-                want[row * e + c] =
-                    (0..t).map(|j| (scores[j] - max).exp() / sum * f64::from(v[(bh * t + j) * e + c])).sum();
-            }
-        }
         let ints =
             [b, h, s, t, d, e, h * s * d, s * d, d, h * t * d, t * d, k_row, k_col, h * t * e, t * e, e, t, 0, 0, 1];
+        let ints = ints.map(|x| x as i64);
+        let want = plain::attention(&q, &k, &v, mask.as_deref(), &ints, 0.3);
         let what = format!("case {case}: {ints:?}");
-        check(
-            "attention",
-            &[Some(q), Some(k), Some(v), mask],
-            b * h * s * e,
-            &ints.map(|x| x as i64),
-            &[0.3],
-            &want,
-            &what,
-        );
+        check("attention", &[Some(q), Some(k), Some(v), mask], b * h * s * e, &ints, &[0.3], &want, &what);
     }
 }
 

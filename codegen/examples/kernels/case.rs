@@ -3,7 +3,6 @@
 use half::f16;
 use kernels::catalog::CATALOG;
 use kernels::gpu::{Arch, LaunchPlan, plan};
-use rand::{Rng, SeedableRng};
 
 /// A buffer's elements.
 #[derive(Clone, Debug)]
@@ -145,24 +144,5 @@ pub fn kernarg_bytes(entry: &str, catalog: Option<&str>) -> usize {
         Some(k) => 8 * (k.buffers.len() + k.ints.len() + k.scalars.len()),
         None if entry == kernels::gpu::catalog::STORE_INTS => 8 * 19,
         None => 8 * 4,
-    }
-}
-
-/// Random numbers and choices, the same every time.
-pub struct Rand(rand_chacha::ChaCha8Rng);
-
-impl Rand {
-    pub fn new(seed: u64) -> Rand {
-        Rand(rand_chacha::ChaCha8Rng::seed_from_u64(seed))
-    }
-    /// Numbers that f16 holds exactly, so that both types have one reference.
-    pub fn vec(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| f16::from_f32(self.0.random_range(-1.0..1.0)).to_f32()).collect()
-    }
-    pub fn of<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.0.random_range(0..from.len())]
-    }
-    pub fn chance(&mut self) -> bool {
-        self.0.random_range(0..2) == 1
     }
 }

@@ -1,6 +1,7 @@
 //! Calls of every kernel: odd sizes, every stride and epilogue, every tile, masked rows, NaN.
 
-use crate::case::{Call, Case, Data, Rand, Want};
+use crate::case::{Call, Case, Data, Want};
+use crate::plain::{self, Gemm, Rand};
 use kernels::gpu::catalog::{fill, store_ints};
 
 /// f32 and f16 versions of a float case share inputs and answer.
@@ -32,33 +33,6 @@ fn skewed(cases: Vec<Case>, skew: usize) -> impl Iterator<Item = Case> {
     cases.into_iter().map(move |c| Case { skew, ..c })
 }
 
-fn erf(x: f64) -> f64 {
-    if x.abs() > 5.0 {
-        return x.signum();
-    }
-    let (mut term, mut sum) = (x, x);
-    for n in 1..90 {
-        term *= -x * x / f64::from(n);
-        sum += term / f64::from(2 * n + 1);
-    }
-    sum * std::f64::consts::FRAC_2_SQRT_PI
-}
-
-fn activate(code: usize, x: f64, lo: f64, hi: f64) -> f64 {
-    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-    match code {
-        1 => x.max(0.0),
-        2 => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
-        3 => 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
-        4 => x * sigmoid(x),
-        5 => sigmoid(x),
-        6 => x.tanh(),
-        7 => x.clamp(lo, hi),
-        8 => (lo * x + hi).clamp(0.0, 1.0),
-        _ => x,
-    }
-}
-
 /// Matrix products.
 pub fn gemm() -> Vec<Case> {
     let (mut r, mut out) = (Rand::new(11), Vec::new());
@@ -80,34 +54,10 @@ pub fn gemm() -> Vec<Case> {
     for (i, &(batch, m, n, k)) in sizes.iter().cycle().take(2 * sizes.len() - 2).enumerate() {
         let (ta, tb, shared_b) = (r.chance(), if m <= 4 { i < sizes.len() } else { r.chance() }, r.chance());
         // Every activation and bias, and none.
-        let (act, bias_kind, with_res) = (i % 9, i % 4, i % 3 != 0);
+        let (act, bias, residual) = (i % 9, i % 4, i % 3 != 0);
         let alpha = r.of(&[1.0, 0.5]);
-        let (a_r, a_c) = if ta { (1, m) } else { (k, 1) };
-        let (b_r, b_c) = if tb { (1, k.max(1)) } else { (n, 1) };
-        let b_b = if shared_b { 0 } else { k * n };
-        let (bias_r, bias_c, bias_n) = match bias_kind {
-            1 => (0, 1, n),
-            2 => (1, 0, m),
-            _ => (n, 1, m * n),
-        };
-        let (a, b) = (r.vec(batch * m * k), r.vec(if shared_b { k * n } else { batch * k * n }));
-        let bias = (bias_kind > 0).then(|| r.vec(bias_n));
-        let res = with_res.then(|| r.vec(batch * m * n));
-        let mut want = vec![0f64; batch * m * n];
-        for (at, w) in want.iter_mut().enumerate() {
-            let (bi, i, j) = (at / (m * n), at / n % m, at % n);
-            let dot: f64 = (0..k)
-                .map(|p| f64::from(a[bi * m * k + i * a_r + p * a_c]) * f64::from(b[bi * b_b + p * b_r + j * b_c]))
-                .sum();
-            let mut v = dot * alpha;
-            v += bias.as_ref().map_or(0.0, |b| b[i * bias_r + j * bias_c].into());
-            v += res.as_ref().map_or(0.0, |r| r[at].into());
-            *w = activate(act, v, -0.25, 0.5);
-        }
-        let ints = [batch, m, n, k, m * k, a_r, a_c, b_b, b_r, b_c, bias_r, bias_c, m * n, n, act].map(|x| x as i64);
-        let what = format!("{batch}x{m}x{n}x{k} ta {ta} tb {tb} act {act} bias {bias_kind} residual {with_res}");
-        let inputs = [Some(a), Some(b), bias, res];
-        out.extend(skewed(both("gemm", &what, &inputs, &ints, &[alpha, -0.25, 0.5], want), i % 5 / 4));
+        let c = Gemm { batch, m, n, k, ta, tb, shared_b, alpha, bias, residual, act }.call(&mut r);
+        out.extend(skewed(both("gemm", &c.what, &c.inputs, &c.ints, &c.scalars, c.want), i % 5 / 4));
     }
     out
 }
@@ -138,24 +88,8 @@ pub fn conv() -> Vec<Case> {
         let (x, wt) = (r.vec(n * c * h * w), r.vec(m * cg * kh * kw));
         let bias = with_bias.then(|| r.vec(m));
         let res = with_res.then(|| r.vec(n * m * oh * ow));
-        let mut want = vec![0f64; n * m * oh * ow];
-        for (at, o) in want.iter_mut().enumerate() {
-            let (img, ch, oy, ox) = (at / (m * oh * ow), at / (oh * ow) % m, at / ow % oh, at % ow);
-            let mut v = bias.as_ref().map_or(0.0, |b| b[ch].into()) + res.as_ref().map_or(0.0, |r| f64::from(r[at]));
-            for ic in 0..cg {
-                for ky in 0..kh {
-                    for kx in 0..kw {
-                        let (y, xx) = ((oy * sh + ky * dh).wrapping_sub(ph), (ox * sw + kx * dw).wrapping_sub(pw));
-                        if y < h && xx < w {
-                            let xi = ((img * c + ch / mg * cg + ic) * h + y) * w + xx;
-                            v += f64::from(x[xi]) * f64::from(wt[((ch * cg + ic) * kh + ky) * kw + kx]);
-                        }
-                    }
-                }
-            }
-            *o = activate(act, v, -0.25, 0.5);
-        }
         let ints = [n, c, h, w, m, kh, kw, group, sh, sw, ph, pw, dh, dw, oh, ow, act].map(|x| x as i64);
+        let want = plain::conv2d(&x, &wt, bias.as_deref(), res.as_deref(), &ints, &[-0.25, 0.5]);
         let what = format!("{ints:?} bias {with_bias} residual {with_res}");
         out.extend(skewed(
             both("conv2d", &what, &[Some(x), Some(wt), bias, res], &ints, &[-0.25, 0.5], want),
@@ -179,27 +113,8 @@ pub fn pool() -> Vec<Case> {
         if i == 3 {
             x[h * w / 2] = f32::NAN;
         }
-        let mut want = vec![0f64; nc * oh * ow];
-        let mut empty = false;
-        for (at, o) in want.iter_mut().enumerate() {
-            let (ch, oy, ox) = (at / (oh * ow), at / ow % oh, at % ow);
-            let (mut max, mut sum, mut inside, mut padded) = (f64::NEG_INFINITY, 0.0, 0, 0);
-            for (ky, kx) in (0..kh).flat_map(|a| (0..kw).map(move |b| (a, b))) {
-                let (y, xx) = (oy * sh + ky * dh, ox * sw + kx * dw);
-                padded += i32::from(y < h + pt + pb && xx < w + pl + pr);
-                if (pt..h + pt).contains(&y) && (pl..w + pl).contains(&xx) {
-                    let v = f64::from(x[(ch * h + y - pt) * w + xx - pl]);
-                    max = if v.is_nan() || v > max { v } else { max };
-                    (sum, inside) = (sum + v, inside + 1);
-                }
-            }
-            empty |= inside == 0;
-            *o = [max, sum / f64::from(inside), sum / f64::from(padded)][kind];
-        }
-        if empty {
-            continue;
-        }
         let ints = [nc, h, w, kh, kw, sh, sw, pt, pl, dh, dw, oh, ow, kind, pb, pr].map(|x| x as i64);
+        let Some(want) = plain::pool2d(&x, &ints) else { continue };
         out.extend(skewed(both("pool2d", &format!("{ints:?}"), &[Some(x)], &ints, &[], want), 0));
     }
     out
@@ -235,26 +150,10 @@ pub fn attention() -> Vec<Case> {
             m[shut].fill(f32::NEG_INFINITY);
             m
         });
-        let mut want = vec![0f64; b * h * s * e];
-        for row in 0..b * h * s {
-            let (bi, bh, qi) = (row / (h * s), row / s, row % s);
-            let score = |j: usize| {
-                let dot: f64 = (0..d)
-                    .map(|p| f64::from(q[(bh * s + qi) * d + p]) * f64::from(k[bh * t * d + j * k_row + p * k_col]))
-                    .sum();
-                dot * 0.7 + mask.as_ref().map_or(0.0, |m| m[bi * mb + qi * mr + j].into())
-            };
-            let scores: Vec<f64> = (0..t).map(score).collect();
-            let max = scores.iter().fold(f64::NEG_INFINITY, |a, &x| a.max(x));
-            let sum: f64 = scores.iter().map(|x| (x - max).exp()).sum();
-            for c in 0..e {
-                want[row * e + c] =
-                    (0..t).map(|j| (scores[j] - max).exp() / sum * f64::from(v[(bh * t + j) * e + c])).sum();
-            }
-        }
         let ints =
             [b, h, s, t, d, e, h * s * d, s * d, d, h * t * d, t * d, k_row, k_col, h * t * e, t * e, e, mb, 0, mr, 1];
         let ints = ints.map(|x| x as i64);
+        let want = plain::attention(&q, &k, &v, mask.as_deref(), &ints, 0.7);
         let inputs = [Some(q), Some(k), Some(v), mask];
         out.extend(skewed(both("attention", &format!("{ints:?}"), &inputs, &ints, &[0.7], want), usize::from(i == 9)));
     }

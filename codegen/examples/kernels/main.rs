@@ -16,6 +16,8 @@ mod clang;
 mod exec;
 mod execute;
 mod generated;
+#[path = "../../../kernels/tests/plain/mod.rs"]
+mod plain;
 mod sabotage;
 mod structure;
 
