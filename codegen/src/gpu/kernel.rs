@@ -297,12 +297,9 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         let from_large = e.here();
         e.br(join);
         e.at(join);
-        let merged = a.iter().zip(&b).map(|(x, y)| {
-            let phi = e.phi(e.i64(), "");
-            phi.add_incoming(&[(x as &dyn BasicValue<'c>, from_small), (y as &dyn BasicValue<'c>, from_large)]);
-            phi.as_basic_value().into_int_value()
-        });
-        Ok(merged.collect())
+        let all = |idx: Vec<I<'c>>| idx.into_iter().map(Val::from).collect::<Vec<_>>();
+        let merged = e.merge([(from_small, &all(a)), (from_large, &all(b))]);
+        Ok(merged.into_iter().map(Val::into_int_value).collect())
     }
 
     /// Flat nests: threads share out the outer points.
@@ -477,12 +474,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         let from_single = e.here();
         e.br(after);
         e.at(after);
-        let merged = a.iter().zip(&b).map(|(x, y)| {
-            let phi = e.phi(x.get_type(), "");
-            phi.add_incoming(&[(x as &dyn BasicValue<'c>, from_wide), (y as &dyn BasicValue<'c>, from_single)]);
-            phi.as_basic_value()
-        });
-        Ok(merged.collect())
+        Ok(e.merge([(from_wide, &a), (from_single, &b)]))
     }
     pub(super) fn set(&mut self, space: Space, idx: &[I<'c>]) {
         let to = if space == Space::Outer { &mut self.v.outer } else { &mut self.v.inner };
@@ -542,21 +534,10 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         if cond.is_const() && cond.get_zero_extended_constant() == Some(1) {
             return body(self);
         }
-        let (from, inside, after) = (e.here(), e.block("some"), e.block("after"));
-        e.cond_br(cond, inside, after);
-        e.at(inside);
         let here = self.v.save();
-        let out = body(self)?;
+        let out = e.guarded(cond, &start, || body(self))?;
         self.v.restore(here);
-        let end = e.here();
-        e.br(after);
-        e.at(after);
-        let merged = start.iter().zip(&out).map(|(s, o)| {
-            let phi = e.phi(s.get_type(), "");
-            phi.add_incoming(&[(s as &dyn BasicValue<'c>, from), (o as &dyn BasicValue<'c>, end)]);
-            phi.as_basic_value()
-        });
-        Ok(merged.collect())
+        Ok(out)
     }
 
     /// A loop `from, from + step, …` below `to`, which may be empty, with carried values.
