@@ -6,9 +6,20 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Make one archive that checks and measures hip-ep on a machine with a GPU
+///
+/// Take the archive to the machine with the GPU, which needs its driver alone (AMD: libamdhip64 of ROCm 5 to 7; NVIDIA: libcuda.so.1)
+/// and a glibc as new as this machine's, and there:
+///
+///     tar xf gpu-kit.tar.xz && cd gpu-kit
+///     ./amd-smoke    # AMD only: two small models, seconds
+///     ./run          # all models, then benches: minutes; writes results.json
+///
+/// Then open an issue with results.json, also when everything passed. Making the archive takes about 10 minutes.
 #[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
 pub struct Args {
-    /// Models; none for the pinned subset without the one that does not fit.
+    /// Models of the corpus list (xtask/data/corpus.toml); without names those that CI checks, but for light-resnet50, which does not fit.
     names: Vec<String>,
     /// Targets to compile for, besides `cpu`.
     #[arg(long, default_value = TARGETS)]
@@ -16,7 +27,7 @@ pub struct Args {
     /// Shapes per model with dynamic dims.
     #[arg(long, default_value_t = 5)]
     shapes: u32,
-    /// The archive.
+    /// The archive; one larger than 60 MB is an error.
     #[arg(long, default_value = "target/gpu-kit.tar.xz")]
     out: PathBuf,
     /// Leave out the benches.
@@ -37,24 +48,10 @@ const SMOKE: &[&str] = &["light-squeezenet", "minilm-l3"];
 pub fn run(args: &Args) -> Result<()> {
     setup::llvm()?;
     let python = setup::python()?;
+    let kit = folder("gpu-kit")?;
+    runner(&kit.join("bin"), Profile::Release)?;
     let bin = sh::tools()?;
-    let kit = sh::target().join("gpu-kit");
-    let _ = std::fs::remove_dir_all(&kit);
-    for d in ["bin", "models", "data", "smoke"] {
-        std::fs::create_dir_all(kit.join(d))?;
-    }
-    runner(&kit.join("bin"))?;
-    let targets = format!("{},cpu", args.targets);
-    let compile = |source: &[&str], name: &str| {
-        let out = kit.join("models").join(format!("{name}.so"));
-        sh::read(
-            Command::new(bin.join("hip-compiler"))
-                .args(source)
-                .args(["--mode", "native", "--target", &targets, "-o"])
-                .arg(out),
-        )
-        .map(|_| eprintln!("compiled {name}"))
-    };
+    let compile = |source: &[&str], name: &str| compile(&bin, &kit, &args.targets, source, name);
     let mut picked = models::pick(&args.names)?;
     if args.names.is_empty() {
         picked.retain(|m| m.name != TOO_LARGE);
@@ -71,12 +68,7 @@ pub fn run(args: &Args) -> Result<()> {
             expected(&python, &m, &rounded, &kit.join("smoke").join(&m.name), 1, true)?;
         }
     }
-    sh::read(Command::new(&python).arg("xtask/py/growth.py").arg(kit.join("data")))?;
-    for name in ["growth", "loop"] {
-        let onnx = kit.join("data").join(format!("{name}.onnx"));
-        compile(&[text(&onnx)?], name)?;
-        std::fs::remove_file(onnx)?;
-    }
+    growth(&python, &kit.join("data"), compile)?;
     if !args.no_bench {
         for file in std::fs::read_dir("xtask/gpu-kit/bench")?.flatten().map(|e| e.path()) {
             let name = file.file_stem().and_then(|s| s.to_str()).context("a bench without a name")?;
@@ -97,25 +89,65 @@ fn text(path: &Path) -> Result<&str> {
     path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))
 }
 
-/// The tools that need no LLVM, optimised and stripped.
-fn runner(to: &Path) -> Result<()> {
+/// A kit without files, in the target folder.
+pub fn folder(name: &str) -> Result<PathBuf> {
+    let kit = sh::target().join(name);
+    let _ = std::fs::remove_dir_all(&kit);
+    for d in ["bin", "models", "data", "smoke"] {
+        std::fs::create_dir_all(kit.join(d))?;
+    }
+    Ok(kit)
+}
+
+/// How the runner is built.
+pub enum Profile {
+    /// As the tools with LLVM, from the same dependencies.
+    Dev,
+    /// Optimized and stripped.
+    Release,
+}
+
+/// The tools that need no LLVM, built without it.
+pub fn runner(to: &Path, profile: Profile) -> Result<()> {
     let tools = ["hip-test", "hip-onnx-runner"];
-    let mut c = sh::cargo(&[
-        "build",
-        "--quiet",
-        "--release",
-        "--package",
-        "hip-ep",
-        "--no-default-features",
-        "--features",
-        "tools",
-    ]);
+    let mut c = sh::cargo(&["build", "--quiet", "--package", "hip-ep", "--no-default-features", "--features", "tools"]);
     tools.iter().for_each(|t| {
         c.args(["--bin", t]);
     });
-    sh::run(c.env("CARGO_PROFILE_RELEASE_STRIP", "true").env("CARGO_TARGET_DIR", sh::target().join("no-llvm")))?;
+    let built = match profile {
+        Profile::Dev => {
+            // Nothing of it is built, but features of dependencies are as it wants them: what the tools with LLVM use is used again.
+            c.args(["--package", "hip-ep-codegen"]);
+            sh::target().join("debug")
+        }
+        Profile::Release => {
+            let target = sh::target().join("no-llvm");
+            c.arg("--release").env("CARGO_PROFILE_RELEASE_STRIP", "true").env("CARGO_TARGET_DIR", &target);
+            target.join("release")
+        }
+    };
+    sh::run(&mut c)?;
     for t in tools {
-        std::fs::copy(sh::target().join("no-llvm/release").join(t), to.join(t)).with_context(|| t.to_string())?;
+        std::fs::copy(built.join(t), to.join(t)).with_context(|| t.to_string())?;
+    }
+    Ok(())
+}
+
+/// Compiles a model into the kit, for the CPU and `targets`.
+pub fn compile(bin: &Path, kit: &Path, targets: &str, source: &[&str], name: &str) -> Result<()> {
+    let out = kit.join("models").join(format!("{name}.so"));
+    let mut c = Command::new(bin.join("hip-compiler"));
+    c.args(source).args(["--mode", "native", "--target", &format!("{targets},cpu"), "-o"]).arg(out);
+    sh::read(&mut c).map(|_| eprintln!("compiled {name}"))
+}
+
+/// The models that grow while they run, with their inputs and onnxruntime's outputs in `data`.
+pub fn growth(python: &Path, data: &Path, compile: impl Fn(&[&str], &str) -> Result<()>) -> Result<()> {
+    sh::read(Command::new(python).arg("xtask/py/growth.py").arg(data))?;
+    for name in ["growth", "loop"] {
+        let onnx = data.join(format!("{name}.onnx"));
+        compile(&[text(&onnx)?], name)?;
+        std::fs::remove_file(onnx)?;
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! Developer commands. This crate depends on none of ours, so that it builds before LLVM is installed.
 //!
 //! In reading order: `demo` and `test` (the README's two commands), `check`, `kernels`, `corpus`, `conformance`, `compare`; each is one
-//! file. `setup` brings what a command needs and says what and why; `models` fetches models by package name; `breaks` counts what
-//! `--sabotage` breaks; `tidy` holds the rules of the tree, `deny` those for packages we depend on.
+//! file. `gpu_kit` makes what runs on other machines, `smoke` tests its smallest script. `setup` brings what a command needs and says
+//! what and why; `models` fetches models by package name; `breaks` counts what `--sabotage` breaks; `tidy` holds the rules of the tree,
+//! `deny` those for packages we depend on.
 
 mod breaks;
 mod check;
@@ -16,6 +17,7 @@ mod kernels;
 mod models;
 mod setup;
 mod sh;
+mod smoke;
 mod test;
 mod tidy;
 
@@ -44,7 +46,6 @@ enum Command {
     Conformance(conformance::Args),
     /// Fetch models of the corpus into target/models.
     Models(models::Args),
-    /// Make one archive that checks and measures hip-ep on a machine with a GPU.
     GpuKit(gpu_kit::Args),
     /// Compare the runtime's table of driver functions with HIP's headers.
     Compare,

@@ -20,7 +20,7 @@ const PYTHON: &[(&str, &str, &str)] = &[
 /// Python packages, pinned: what we compare with must not drift.
 const PIP: &[&str] = &["onnx==1.23.2", "onnxruntime==1.32.0", "numpy<3"];
 
-/// HIP's headers and library without a driver: for tests alone, and 18 MB to fetch.
+/// HIP's headers and, as a dependency, its library (libamdhip64-5) without a driver: for tests alone, and 18 MB to fetch.
 const HIP: &[(&str, &str, &str)] = &[(
     "libamdhip64-dev",
     "/usr/include/hip/hip_runtime_api.h",

@@ -1,6 +1,6 @@
 //! All set-up, then everything that CI runs. Each step prints its time, so that a slow one is seen.
 
-use crate::{check, compare, conformance, corpus, kernels, setup, sh};
+use crate::{check, compare, conformance, corpus, kernels, setup, sh, smoke};
 use anyhow::{Result, bail};
 use std::time::Instant;
 
@@ -37,6 +37,7 @@ const STEPS: &[Step] = &[
     }),
     ("example embed", || example("embed")),
     ("example native", || example("native")),
+    ("amd-smoke", smoke::run),
     ("compare with HIP", compare::run),
     ("fuzz targets", || sh::run(sh::cargo(&["check", "--quiet"]).current_dir("fuzz"))),
     ("corpus", || corpus::run(&corpus::Args::ci())),
