@@ -42,9 +42,12 @@ pub(crate) fn quotient<'c>(e: &Em<'_, 'c>, a: F<'c>, b: F<'c>) -> F<'c> {
     e.fmul(a, call(e, name, b))
 }
 
-/// 1/d as a product of two factors, for many numerators: within 2⁻²⁰ of the quotient, also where 1/d is beyond the range of f32.
+/// What is kept of a divisor d that many numerators have in common: a division has branches, which keep a GPU from working on several
+/// at once.
 #[derive(Clone, Copy)]
 pub(crate) struct Reciprocal<'c> {
+    /// d·scale, of which 1/(d·scale) is a normal number.
+    divisor: F<'c>,
     inverse: F<'c>,
     scale: F<'c>,
 }
@@ -52,14 +55,25 @@ pub(crate) struct Reciprocal<'c> {
 impl<'c> Reciprocal<'c> {
     /// Of an f32.
     pub fn new(e: &Em<'_, 'c>, d: F<'c>) -> Self {
-        let (one, up) = (e.fk(d, 1.0), e.fk(d, 64f64.exp2()));
-        let tiny = e.fcmp(FP::OLT, e.fabs(d), e.fk(d, (-64f64).exp2()));
-        // 0 gives an infinity, by which a zero is NaN, as it should be.
-        let scale = e.fsel(tiny, up, one);
-        Reciprocal { inverse: e.fdiv(one, e.fmul(d, scale)), scale }
+        let (one, up, down) = (e.fk(d, 1.0), e.fk(d, 64f64.exp2()), e.fk(d, (-64f64).exp2()));
+        let size = e.fabs(d);
+        let scale = e.fsel(e.fcmp(FP::OLT, size, down), up, one);
+        let scale = e.fsel(e.fcmp(FP::OGT, size, up), down, scale);
+        let divisor = e.fmul(d, scale);
+        Reciprocal { divisor, inverse: e.fdiv(one, divisor), scale }
     }
-    /// x / d.
+    /// x / d: correctly rounded (Markstein, IBM J. Res. Dev. 34, 1990) but for a last bit of subnormal results and where x or x·scale is below 2⁻¹⁰⁰;
+    /// where results are kept as halves, within 2⁻²².
     pub fn times(&self, e: &Em<'_, 'c>, x: F<'c>) -> F<'c> {
-        e.fmul(e.fmul(x, self.inverse), self.scale)
+        let x = e.fmul(x, self.scale);
+        let q = e.fmul(x, self.inverse);
+        if e.caps.half {
+            return q;
+        }
+        let rest = e.fma(e.fneg(q), self.divisor, x);
+        let y = e.fma(rest, self.inverse, q);
+        // NaN where the first quotient is infinite, and 0 loses its sign: that one stands.
+        let better = e.fcmp(FP::OGT, e.fabs(y), e.fk(x, 0.0));
+        e.fsel(better, y, q)
     }
 }

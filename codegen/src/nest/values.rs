@@ -187,7 +187,7 @@ impl<'e, 'a, 'c> Values<'e, 'a, 'c> {
                 let v = self.compute(x)?;
                 self.values[x.index()] = Some(v);
             }
-            if self.e.caps.half {
+            if self.e.caps.gpu.is_some() {
                 self.invert_divisor(x, level)?;
             }
         }

@@ -197,27 +197,63 @@ fn f32_functions_of_gpus_stay_within_their_error() {
         let x = Executor::load(&ir.bitcode, arch).unwrap();
         for ((op, bound), def) in ops.iter().zip(&defs) {
             let mut ys = vec![0f32; xs.len()];
-            let words = [xs.as_ptr() as u64, ys.as_mut_ptr() as u64, n as u64];
-            let regions = [(words[0], false), (words[1], true)].map(|(a, writable)| Region {
-                address: a as usize,
-                bytes: 4 * xs.len(),
-                writable,
-            });
-            let launch = gpu::launch(def);
-            let run = exec::Launch {
-                kernel: &def.name,
-                grid: [launch.grid(arch.wave, n), 1, 1],
-                block: launch.block,
-                kernarg: &words.iter().flat_map(|w| w.to_ne_bytes()).collect::<Vec<u8>>(),
-                regions: &regions,
-                order: Order::Forward,
-                skip_barrier: None,
-            };
-            // SAFETY: the regions are this function's.
-            unsafe { x.run(&run) }.unwrap();
+            execute(&x, arch, def, &[&xs], &mut ys);
             let worst = worst_f32(*op, &xs, &ys);
             println!("{} {op:?} f32: {:.3} ulp at {:e} ({:e})", arch.name, worst.0, worst.1, worst.2);
             assert!(worst.0 <= *bound, "{} {op:?}: {} ulp at {:e} gives {:e}", arch.name, worst.0, worst.1, worst.2);
+        }
+    }
+}
+
+/// Runs a kernel over the points of `ys` on the host.
+fn execute(x: &Executor, arch: &Arch, def: &KernelDef, ins: &[&[f32]], ys: &mut [f32]) {
+    let region = |address: usize, n: usize, writable| Region { address, bytes: 4 * n, writable };
+    let mut regions: Vec<Region> = ins.iter().map(|v| region(v.as_ptr() as usize, v.len(), false)).collect();
+    regions.push(region(ys.as_mut_ptr() as usize, ys.len(), true));
+    let words = regions.iter().map(|r| r.address as u64).chain([ys.len() as u64]);
+    let launch = gpu::launch(def);
+    let run = exec::Launch {
+        kernel: &def.name,
+        grid: [launch.grid(arch.wave, ys.len() as i64), 1, 1],
+        block: launch.block,
+        kernarg: &words.flat_map(u64::to_ne_bytes).collect::<Vec<u8>>(),
+        regions: &regions,
+        order: Order::Forward,
+        skip_barrier: None,
+    };
+    // SAFETY: the regions are the caller's.
+    unsafe { x.run(&run) }.unwrap();
+}
+
+/// A division whose divisor is the same for all points is done without one, with the same bits.
+#[test]
+fn quotients_by_one_number_are_those_of_a_division() {
+    let xs: Vec<f32> = sweep_f32().into_iter().step_by(7).chain((1..2000).map(|i| i as f32)).collect();
+    let n = xs.len() as i64;
+    let mut k = Kit::default();
+    let (x, d) = (k.operand(DType::F32, &[n], &[1], false), k.operand(DType::F32, &[], &[], false));
+    let y = k.operand(DType::F32, &[n], &[1], true);
+    k.nest.outer = vec![k.d(n)];
+    let (a, b) = (k.load(x, &[Axis::Outer(0)]), k.load(d, &[]));
+    let q = k.nest.bin(BinOp::Div, a, b);
+    k.store(false, y, &[Axis::Outer(0)], q);
+    let def = k.def("quotients");
+    let divisors =
+        [1.0, -3.0, 49.0, 0.1, 1.999_999_9, 7e-39, 1e-45, 3e38, 2e19, 1e-20, 0.0, -0.0, f32::INFINITY, f32::NAN];
+    for arch in ["gfx942", "sm_90"].map(|a| Arch::find(a).unwrap()) {
+        let ir = gpu::emit(std::slice::from_ref(&def), &[None], arch, OptLevel::Full).unwrap();
+        let code = Executor::load(&ir.bitcode, arch).unwrap();
+        assert_eq!(ir.text().unwrap().matches("fdiv").count(), 1, "one division, outside the loop");
+        for d in divisors {
+            let mut ys = vec![0f32; xs.len()];
+            execute(&code, arch, &def, &[&xs, &[d]], &mut ys);
+            for (x, y) in xs.iter().zip(&ys) {
+                let want = x / d;
+                let tiny = want.is_subnormal() || x.abs() < 2f32.powi(-36);
+                let near = tiny && want.to_bits().abs_diff(y.to_bits()) <= 1;
+                let same = y.to_bits() == want.to_bits() || (y.is_nan() && want.is_nan());
+                assert!(same || near, "{} {x:e} / {d:e} = {y:e}, not {want:e}", arch.name);
+            }
         }
     }
 }
