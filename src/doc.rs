@@ -26,7 +26,7 @@ fn render_rows(registry: &Arc<Registry>) -> String {
          the row's cases compile. *Runs as*: the candidates in order of \
          preference on every device; each may refuse a node with a reason (`hip-opt --explain`), the next is tried, and a node that \
          none takes is a compile error. `view` moves no bytes, `pointwise` and `loops` are generated kernels, `kernel` is one of the \
-         catalog, `assemble` writes operands into their places of the result, `host` runs the reference function.\n\n\
+         catalog, `assemble` writes operands into their places of the result, `expanded` puts other operators in its place, `host` runs the reference function.\n\n\
          | operator | versions | types | runs as |\n|---|---|---|---|\n",
     );
     let mut lines: Vec<(String, i64, String)> = Vec::new();
@@ -70,6 +70,7 @@ fn candidate(def: &OpDef, c: &Candidate) -> Option<&'static str> {
         Candidate::Loops(_) => "loops",
         Candidate::Assemble(_) => "assemble",
         Candidate::Kernel(_) => "kernel",
+        Candidate::Expand(_) => "expanded",
         Candidate::Regions => "control flow",
         Candidate::Host => return has_host_op(def).then_some("host"),
         _ => "other",
@@ -105,7 +106,11 @@ fn compiles(registry: &Arc<Registry>, id: OpId, case: &Case, dtype_of: &dyn Fn(&
     let mut m = one_node(registry, id, case, dtype_of);
     let mut options = lower::Options::default();
     options.host_ops = has_host_op(&registry[id]);
-    let hip = ir::infer::infer(&mut m).and_then(|info| lower::to_hip(&m, &info, &options));
+    let info = ir::infer::infer(&mut m).and_then(|info| match ir::expand::expand(&mut m)? {
+        true => ir::infer::infer(&mut m),
+        false => Ok(info),
+    });
+    let hip = info.and_then(|info| lower::to_hip(&m, &info, &options));
     hip.is_ok_and(|(hip, _)| is_generated(&hip))
 }
 

@@ -11,6 +11,7 @@
 pub mod attrs;
 pub mod cases;
 pub mod consts;
+pub mod expand;
 pub mod export;
 pub mod fuzz;
 pub mod generate;

@@ -39,6 +39,8 @@ pub enum Candidate {
     Assemble(fn(&mut NodeCtx) -> Plan<Vec<Part>>),
     /// A kernel of the catalog.
     Kernel(fn(&mut NodeCtx) -> Plan<CallSpec>),
+    /// Other operators in its place: see [`crate::expand`]. It is the only candidate of its row.
+    Expand(crate::expand::ExpandFn),
     /// Control flow: `lower` builds regions.
     Regions,
     /// The reference function, on host copies. Only for ops that need no speed.

@@ -460,7 +460,7 @@ fn passes_are_named_counted_and_left_out() {
     let mut o = pass::Options::default();
     o.disable = vec!["fuze".into()];
     let e = pass::run(Unit::from_onnx(build()), &o, &mut Hooks::new()).unwrap_err();
-    assert!(e.to_string().contains("known passes: infer, refine, rewrite"), "{e}");
+    assert!(e.to_string().contains("known passes: infer, expand, refine, rewrite"), "{e}");
     o.disable = vec!["plan".into()];
     let e = pass::run(Unit::from_onnx(build()), &o, &mut Hooks::new()).unwrap_err();
     assert!(e.to_string().contains("required"), "{e}");

@@ -19,6 +19,7 @@ use tensor::{Diagnostic, ErrorKind, Result};
 /// All passes, in order. The comment on a line is the reason for its place.
 pub static PASSES: &[Pass] = &[
     required("infer", "types, shapes and shape values of every value", infer).gives(SHAPES),
+    required("expand", "nodes that stand for several operators become those", expand).needs(SHAPES), // after shapes, which expansions ask for; before rewriting, which sees what they are made of
     optional("refine", "equal extents become one extent, guards that follow from others go", refine).needs(SHAPES), // before rewriting: rules ask whether extents are equal
     optional("rewrite", "e-graph: constants, identities, exporters' idioms", rewrite).needs(SHAPES),
     required("infer-again", "types and shape values of what rewriting made", infer)
@@ -312,6 +313,9 @@ fn infer(u: &mut Unit, _: &Options) -> Result<()> {
     verify_onnx(m)?;
     u.info = Some(info);
     Ok(())
+}
+fn expand(u: &mut Unit, o: &Options) -> Result<()> {
+    if ir::expand::expand(u.onnx_mut()?)? { infer(u, o) } else { Ok(()) }
 }
 fn refine(u: &mut Unit, _: &Options) -> Result<()> {
     rewrite::refine(u.onnx_mut()?);

@@ -9,6 +9,7 @@ pub mod cast;
 pub mod conv;
 pub mod data;
 pub mod elementwise;
+pub mod loss;
 pub mod math;
 pub mod matmul;
 pub mod movement;

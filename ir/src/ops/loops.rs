@@ -194,6 +194,10 @@ impl<'a, 'c> Builder<'a, 'c> {
     /// Stores to result 0 at the outer point and finishes.
     pub fn store(mut self, value: ExprId) -> Nest {
         let coords: Vec<Coord> = (0..self.nest.outer.len()).map(|i| self.along(outer(i))).collect();
+        self.store_at(coords, value)
+    }
+    /// Stores to result 0 at given coordinates, once per outer point, and finishes.
+    pub fn store_at(mut self, coords: Vec<Coord>, value: ExprId) -> Nest {
         let access = Access { operand: self.writes[0], coords: coords.into_iter().collect() };
         self.nest.phases.push(Phase::Store { over_inner: false, stores: vec![(access, value)] });
         self.nest

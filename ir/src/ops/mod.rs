@@ -11,6 +11,7 @@ pub mod elementwise;
 pub mod extents;
 pub mod index;
 pub mod loops;
+pub mod loss;
 pub mod matmul;
 pub mod movement;
 pub mod norm;
@@ -41,6 +42,7 @@ static FAMILIES: &[&[OpDef]] = &[
     conv::ROWS,
     pool::ROWS,
     control::ROWS,
+    loss::ROWS,
 ];
 
 /// Every built-in row.

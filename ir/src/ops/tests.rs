@@ -9,11 +9,11 @@ mod random;
 
 use crate::cases::{self, Case, Random};
 use crate::consts::{Const, ConstId};
-use crate::graph::Guard;
+use crate::graph::{Guard, Module, Onnx};
 use crate::lowering::{Candidate, NodeCtx, Operand, Part, ViewOp, build_pointwise};
 use crate::nest::Nest;
 use crate::nest_eval;
-use crate::op::{InferCtx, InferIn, OpDef, RefCtx, Tol};
+use crate::op::{InferCtx, InferIn, OpDef, RefCtx, Registry, Tol};
 use crate::ty::{Shape, Type};
 use std::collections::BTreeMap;
 use tensor::dims::Origin;
@@ -232,6 +232,14 @@ fn check(def: &OpDef, case: &Case, types: &BTreeMap<&str, DType>, extents: Exten
                 moved = true;
                 continue;
             }
+            Candidate::Expand(_) => {
+                let got = expanded(def, case, &tensors, extents).map_err(|e| format!("expanded: {e}"))?;
+                for (i, (got, want)) in got.iter().zip(&results).enumerate() {
+                    near(got, want, def.tolerance).map_err(|e| format!("result {i} of the expansion: {e}"))?;
+                }
+                compared += 1;
+                continue;
+            }
             Candidate::Kernel(f) => {
                 // Whether the kernel computes this is tested where there are kernels; here the row must not fail.
                 let _ = f(&mut ctx);
@@ -259,6 +267,43 @@ fn check(def: &OpDef, case: &Case, types: &BTreeMap<&str, DType>, extents: Exten
         return Err(format!("every candidate refuses: {refusals:?}"));
     }
     Ok(compared)
+}
+
+/// What the operators compute that a node is expanded to.
+fn expanded(def: &OpDef, case: &Case, tensors: &[Option<Tensor>], extents: Extents) -> tensor::Result<Vec<Tensor>> {
+    let mut m: Module<Onnx> = Module::new(Registry::builtin());
+    let (mut ins, mut given) = (vec![], vec![]);
+    for (i, (o, t)) in case.operands.iter().zip(tensors).enumerate() {
+        let (Some(o), Some(t)) = (o, t) else {
+            ins.push(None);
+            continue;
+        };
+        let extent = |(axis, &n): (usize, &usize)| {
+            let name = format!("n{n}");
+            match (extents, m.dims.find_symbol(&name)) {
+                _ if n < 2 || o.dtype.is_some() || extents == Extents::Constant => m.dims.constant(n as i64),
+                (_, Some(s)) => m.dims.sym_dim(s),
+                _ => m.dims.symbol(&name, Origin::Input { input: i as u32, axis: axis as u32 }),
+            }
+        };
+        let ty = Type::tensor(t.dtype(), t.shape().iter().enumerate().map(extent).collect::<Vec<_>>());
+        ins.push(Some(if o.dtype.is_some() && extents != Extents::Computed {
+            let c = m.consts.push(Const::from_tensor("", t));
+            m.graph_mut().add_const(c, ty, "")
+        } else {
+            given.push(t.clone());
+            m.graph_mut().add_input(ty, format!("x{i}"))
+        }));
+    }
+    let op = m.registry.find(def.domain, def.name, def.since).expect("a row of the registry");
+    let attrs = m.attrs.intern(case.attrs.clone());
+    let outs = (0..case.n_outs).map(|i| (Type::Unknown, format!("y{i}").into()));
+    let n = m.graph_mut().add_node(op, attrs, ins, outs, [], crate::graph::Origin("/case".into()));
+    m.graph_mut().outputs = m.graph().nodes[n].outs.to_vec();
+    crate::infer::infer(&mut m)?;
+    assert!(crate::expand::expand(&mut m)?, "{} is not expanded", def.full_name());
+    crate::verify::verify_onnx(&m)?;
+    crate::interp::run(&m, &given)
 }
 
 /// Result `i` of a view.
@@ -447,7 +492,8 @@ fn every_case_agrees_with_its_reference() {
                 }
             }
         }
-        let generates = def.lower.iter().any(|c| matches!(c, Candidate::Pointwise(_) | Candidate::Loops(_)));
+        let generates =
+            def.lower.iter().any(|c| matches!(c, Candidate::Pointwise(_) | Candidate::Loops(_) | Candidate::Expand(_)));
         if generates && of_row == 0 && wrong.is_empty() {
             wrong.push(format!("{}: no case reaches a nest", def.full_name()));
         }

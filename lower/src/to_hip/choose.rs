@@ -222,6 +222,9 @@ impl State<'_> {
                 }
                 Err(e) => ("kernel".into(), Err(e)),
             },
+            Candidate::Expand(_) => {
+                ("expand".into(), Err("it stands for other operators, which pass expand puts in its place".into()))
+            }
             Candidate::Regions => {
                 let plan = match def.name {
                     "If" => match node.ins.first().copied().flatten().and_then(|v| self.konst_of(cx, r, v)) {
