@@ -81,6 +81,19 @@ functions! {
     shrink(lambda, bias): |x| if x < -lambda { x + bias } else if x > lambda { x - bias } else { 0.0 };
 }
 
+/// `x / (1 + e^(-alpha·x)) · gated`.
+///
+/// # Errors
+/// `Shape` when the operands have different shapes.
+pub fn swiglu(x: &Tensor, gated: &Tensor, alpha: f64) -> Result<Tensor> {
+    if x.shape() != gated.shape() {
+        let text = format!("{:?} and {:?} must be one shape", x.shape(), gated.shape());
+        return Err(Diagnostic::new(ErrorKind::Shape, text));
+    }
+    let v: Vec<f64> = f64s(x).iter().zip(f64s(gated)).map(|(&x, b)| x / (1.0 + (-alpha * x).exp()) * b).collect();
+    Ok(from_f64s(x.dtype(), x.shape(), &v))
+}
+
 /// `x < 0 ? slope·x : x`, `slope` broadcast to the shape of `x`.
 ///
 /// # Errors

@@ -5,6 +5,7 @@
 #![deny(missing_docs)]
 
 pub mod activation;
+pub mod attention;
 pub mod cast;
 pub mod conv;
 pub mod data;

@@ -365,3 +365,22 @@ fn the_checker_of_extractions_notices_what_is_wrong() {
     let other = eg[e].nodes[0].clone();
     assert!(wrong(&|x| drop(x.choice.insert(n, other.clone()))).contains("not in class"));
 }
+
+#[test]
+fn attention_that_no_kernel_computes_stays_as_it_is() {
+    for (dtype, expected) in [(DType::F32, "hip:Attention"), (DType::BF16, "MatMul*2 Softmax")] {
+        let mut b = Builder::new(registry());
+        let mut input = |name, shape: [&str; 4]| b.input(name, dtype, &shape);
+        let (q, k, v) =
+            (input("q", ["b", "2", "s", "4"]), input("k", ["b", "2", "4", "t"]), input("v", ["b", "2", "t", "4"]));
+        let z = b.node("MatMul", &[], &[q, k]);
+        let z = b.node("Softmax", &[("axis", Attr::Int(-1))], &[z]);
+        let y = b.node("MatMul", &[], &[z, v]);
+        b.output(y);
+        let mut m = b.module;
+        run(&mut m, &Options::default());
+        let text: Vec<String> =
+            ops(&m).iter().map(|(k, n)| if *n == 1 { k.clone() } else { format!("{k}*{n}") }).collect();
+        assert_eq!(text.join(" "), expected, "{dtype}");
+    }
+}

@@ -95,6 +95,19 @@ fn clip_bounds(c: &mut NodeCtx, n: &mut Nest, args: &[Option<ExprId>]) -> Exprs 
     one(x)
 }
 
+/// Both operands have one shape: nothing is broadcast.
+fn infer_gated(c: &mut InferCtx) -> Result<()> {
+    if let (Some(a), Some(b)) = (c.shape(0), c.shape(1)) {
+        if a.len() != b.len() {
+            return Err(c.error(ErrorKind::Shape, format!("{}: operands of different rank", c.def.name)));
+        }
+        for (&a, &b) in a.iter().zip(&b) {
+            c.require_eq(a, b, "the operands have one shape")?;
+        }
+    }
+    same_type_as_0(c)
+}
+
 fn infer_clip(c: &mut InferCtx) -> Result<()> {
     same_type_as_0(c)?;
     for i in [1, 2] {
@@ -444,6 +457,27 @@ pub static ROWS: &[OpDef] = &[
         },
         ["[2,3]", "[4]{0,-5,20,nan} alpha=2"]
     ),
+    // Y = A · sigmoid(alpha · A) · B
+    OpDef {
+        name: "SwiGLU",
+        since: 28,
+        inputs: &[req("A", "T"), req("B", "T")],
+        outputs: &[req("Y", "T")],
+        attrs: &[attr("alpha", AttrKind::Float(1.0))],
+        dtypes: &[("T", FLOATS)],
+        infer: infer_gated,
+        reference: Some(|c| ref2(c, |x, gated| a::swiglu(x, gated, num(c.attrs, 0)))),
+        lower: &[Pointwise(|c, n, args| {
+            let (x, gated) = (arg(args, 0)?, arg(args, 1)?);
+            let s = n.bin_num(BinOp::Mul, x, num(c.attrs, 0));
+            let s = n.sigmoid(s);
+            let y = n.bin(BinOp::Mul, x, s);
+            one(n.bin(BinOp::Mul, y, gated))
+        })],
+        tolerance: Tol::Rel(1e-5),
+        cases: &["[2,3];[2,3]", "[4]{0,-5,20,nan};[4] alpha=2"],
+        ..ROW
+    },
     function!(
         "Shrink",
         9,

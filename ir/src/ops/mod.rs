@@ -2,6 +2,7 @@
 
 pub mod activate;
 pub mod activation;
+pub mod attention;
 mod bounds;
 pub mod broadcast;
 pub mod cast;
@@ -18,6 +19,7 @@ pub mod norm;
 pub mod pointwise;
 pub mod pool;
 pub mod reduce;
+pub mod rotary;
 pub mod row;
 pub mod shape;
 pub mod split;
@@ -43,6 +45,8 @@ static FAMILIES: &[&[OpDef]] = &[
     pool::ROWS,
     control::ROWS,
     loss::ROWS,
+    attention::ROWS,
+    rotary::ROWS,
 ];
 
 /// Every built-in row.

@@ -6,6 +6,7 @@ use crate::rule::{Cx, Rule, Skip, miss};
 use crate::rules::layout::{perm, transpose};
 use egg::Id;
 use ir::attrs::{Attr, F32};
+use tensor::DType;
 
 /// Scores: q·kᵀ, scaled or not
 macro_rules! scores {
@@ -80,6 +81,9 @@ fn attention(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     let dtype = cx.dtype(q).ok_or(Skip::No)?;
     if cx.dtype(k) != Some(dtype) || cx.dtype(v) != Some(dtype) || cx.dtype(m.root) != Some(dtype) {
         return miss("q, k and v have different dtypes");
+    }
+    if !matches!(dtype, DType::F32 | DType::F16) {
+        return miss(format!("no kernel computes attention with {dtype}"));
     }
     let s = m.node("s").clone();
     let axis = cx.attr_int(&s, "axis");

@@ -1,0 +1,282 @@
+//! Rows of what surrounds attention in a decoder: rotary positions, caches of keys and values.
+
+use super::loops::{Builder, outer};
+use super::row::{PLAIN, ROW, same_type_as_0};
+use crate::lowering::{Candidate, NodeCtx, Plan};
+use crate::nest::{BinOp, Coord, ExprId, Nest, Term, UnOp};
+use crate::op::{AttrKind, InferCtx, OpDef, RefCtx, Tol, attr, opt, req};
+use crate::ty::Shape;
+use reference::attention as r;
+use tensor::DType::*;
+use tensor::dims::Proof;
+use tensor::{DType, DimId, DimPool, ErrorKind, Result};
+
+fn heads_of(c: &RefCtx) -> Option<usize> {
+    c.attrs.int(0).and_then(|n| usize::try_from(n).ok())
+}
+
+/// Extents `[b, h, s, d]` of x.
+fn by_head(dims: &mut DimPool, x: &Shape, heads: Option<i64>) -> Option<[DimId; 4]> {
+    match (x.as_slice(), heads) {
+        (&[b, h, s, d], _) => Some([b, h, s, d]),
+        (&[b, s, hidden], Some(n)) if n > 0 => {
+            let n = dims.constant(n);
+            let d = dims.floordiv(hidden, n);
+            Some([b, n, s, d])
+        }
+        _ => None,
+    }
+}
+
+fn infer_rotary(c: &mut InferCtx) -> Result<()> {
+    let n = c.attrs.int(1).unwrap_or(0);
+    if n < 0 || n % 2 != 0 {
+        return Err(c.error(ErrorKind::Shape, format!("RotaryEmbedding: rotary_embedding_dim={n} is no even number")));
+    }
+    let Some(x) = c.shape(0) else { return same_type_as_0(c) };
+    let Some([b, h, s, d]) = by_head(c.dims, &x, c.attrs.int(0)) else {
+        let text = "RotaryEmbedding needs X [b, h, s, d], or [b, s, h·d] and a positive num_heads";
+        return Err(c.error(ErrorKind::Shape, text));
+    };
+    let zero = c.dims.constant(0);
+    if x.len() == 3 {
+        let rest = c.dims.modulo(x[2], h);
+        c.require_eq(rest, zero, "the heads divide the last axis")?;
+    }
+    let two = c.dims.constant(2);
+    let rotated = if n == 0 { d } else { c.dims.constant(n) };
+    let rest = c.dims.modulo(rotated, two);
+    c.require_eq(rest, zero, "an even number of elements is rotated")?;
+    if n > 0 && c.dims.prove_le(rotated, d) == Proof::No {
+        return Err(
+            c.error(ErrorKind::Shape, format!("RotaryEmbedding: {n} elements of a head are rotated, it has fewer"))
+        );
+    }
+    let half = c.dims.floordiv(rotated, two);
+    let looked_up = c.has(3);
+    for i in [1, 2] {
+        let Some(t) = c.shape(i) else { continue };
+        let want: &[Option<DimId>] = if looked_up { &[None, Some(half)] } else { &[Some(b), Some(s), Some(half)] };
+        if t.len() != want.len() {
+            let text = format!("RotaryEmbedding: {} has rank {}, not {}", c.def.inputs[i].name, t.len(), want.len());
+            return Err(c.error(ErrorKind::Shape, text));
+        }
+        for (&d, want) in t.iter().zip(want) {
+            if let Some(want) = want {
+                c.require_eq(
+                    d,
+                    *want,
+                    &format!("{} has the positions and half of the elements", c.def.inputs[i].name),
+                )?;
+            }
+        }
+    }
+    if let Some(p) = c.shape(3) {
+        let what = "position_ids are [b, s]";
+        match *p.as_slice() {
+            [pb, ps] => {
+                c.require_eq(pb, b, what)?;
+                c.require_eq(ps, s, what)?;
+            }
+            _ => return Err(c.error(ErrorKind::Shape, format!("RotaryEmbedding: {what}"))),
+        }
+    }
+    same_type_as_0(c)
+}
+
+/// A point per element of `[b, h, s, d]`: `x·cos ∓ partner·sin`.
+fn rotary_loops(c: &mut NodeCtx) -> Plan<Nest> {
+    let (heads, n, interleaved) = (c.attrs.int(0), c.attrs.int(1).unwrap_or(0), c.attrs.int(2) == Some(1));
+    let (x, cos) = (c.need(0)?, c.need(1)?);
+    let [batch, h, s, d] = by_head(c.dims, &x.shape, heads).ok_or("x is not split into heads")?;
+    let rotated = if n == 0 { d } else { c.dims.constant(n) };
+    let two = c.dims.constant(2);
+    let half = c.dims.floordiv(rotated, two);
+    let mut b = Builder::new(c)?;
+    b.nest.outer = vec![batch, h, s, d];
+    let (e, zero, half_e) = (b.outer(3), b.int(0), b.dim(half));
+    let inside = (rotated != d).then(|| {
+        let n = b.dim(rotated);
+        b.bin(BinOp::Lt, e, n)
+    });
+    let (pair, partner, first) = if interleaved {
+        let (one, two) = (b.int(1), b.int(2));
+        let odd = b.bin(BinOp::Mod, e, two);
+        let first = b.bin(BinOp::Eq, odd, zero);
+        let (up, down) = (b.bin(BinOp::Add, e, one), b.bin(BinOp::Sub, e, one));
+        (b.bin(BinOp::Div, e, two), b.select(first, up, down), first)
+    } else {
+        let first = b.bin(BinOp::Lt, e, half_e);
+        let (up, down) = (b.bin(BinOp::Add, e, half_e), b.bin(BinOp::Sub, e, half_e));
+        (b.select(first, e, down), b.select(first, up, down), first)
+    };
+    let float = b.dtype(0);
+    let nothing = b.nest.num(0.0, float);
+    let own = at_element(&mut b, x.shape.len(), d, None);
+    let own = b.load(0, own)?;
+    let other = at_element(&mut b, x.shape.len(), d, Some(partner));
+    let other = b.load_if(0, other, inside, nothing)?;
+    let row = match b.c.has(3) {
+        true => {
+            let at = [b.along(outer(0)), b.along(outer(2))];
+            let p = b.load(3, at)?;
+            let p = b.index(p, cos.shape[0]);
+            vec![b.computed(p)]
+        }
+        false => vec![b.along(outer(0)), b.along(outer(2))],
+    };
+    let angle = |b: &mut Builder, i: usize| -> Plan<ExprId> {
+        let pair = b.computed(pair);
+        b.load_if(i, row.iter().cloned().chain([pair]), inside, nothing)
+    };
+    let (cos, sin) = (angle(&mut b, 1)?, angle(&mut b, 2)?);
+    let minus = b.nest.un(UnOp::Neg, sin);
+    let sin = b.select(first, minus, sin);
+    let (p, q) = (b.bin(BinOp::Mul, own, cos), b.bin(BinOp::Mul, other, sin));
+    let y = b.bin(BinOp::Add, p, q);
+    let y = inside.map_or(y, |i| b.select(i, y, own));
+    let coords = at_element(&mut b, x.shape.len(), d, None);
+    Ok(b.store_at(coords, y))
+}
+
+/// Where the element of a point is in x or y, or another one of its head.
+fn at_element(b: &mut Builder, rank: usize, d: DimId, element: Option<ExprId>) -> Vec<Coord> {
+    let last = match element {
+        Some(e) => b.computed(e),
+        None => b.along(outer(3)),
+    };
+    let (batch, head, place) = (b.along(outer(0)), b.along(outer(1)), b.along(outer(2)));
+    if rank == 4 {
+        return vec![batch, head, place, last];
+    }
+    let mut hidden = last;
+    hidden.terms.push((Term::Axis(outer(1)), d));
+    vec![batch, place, hidden]
+}
+
+fn is_circular(c: &crate::attrs::Attrs) -> Option<bool> {
+    match c.str(0) {
+        Some("linear") | None => Some(false),
+        Some("circular") => Some(true),
+        _ => None,
+    }
+}
+
+fn infer_scatter(c: &mut InferCtx) -> Result<()> {
+    if is_circular(c.attrs).is_none() {
+        let text = format!("TensorScatter: mode {:?} is neither linear nor circular", c.attrs.str(0));
+        return Err(c.error(ErrorKind::Unsupported, text));
+    }
+    let (Some(x), Some(u)) = (c.shape(0), c.shape(1)) else { return same_type_as_0(c) };
+    let axis = c.axis(c.attrs.int(1).unwrap_or(-2), x.len())?;
+    if axis == 0 || u.len() != x.len() {
+        let text = "TensorScatter: update has the rank of past_cache, and the axis is not that of the batch";
+        return Err(c.error(ErrorKind::Shape, text));
+    }
+    for i in (0..x.len()).filter(|&i| i != axis) {
+        c.require_eq(x[i], u[i], "update and past_cache differ along the axis alone")?;
+    }
+    let why = "TensorScatter: an update is not longer than the cache".to_string();
+    match c.dims.prove_le(u[axis], x[axis]) {
+        Proof::Yes => {}
+        Proof::No => return Err(c.error(ErrorKind::Shape, why)),
+        Proof::Unknown => {
+            let (lhs, rhs, rel) = (u[axis], x[axis], crate::graph::Rel::Le);
+            c.guards.push(crate::graph::Guard { lhs, rel, rhs, why, node: c.path.into() });
+        }
+    }
+    if let Some(w) = c.shape(2) {
+        let what = "write_indices has one element per sample";
+        match *w.as_slice() {
+            [n] => c.require_eq(n, x[0], what)?,
+            _ => return Err(c.error(ErrorKind::Shape, format!("TensorScatter: {what}"))),
+        }
+    }
+    same_type_as_0(c)
+}
+
+/// A point per element of the cache: the update's where one is written there.
+fn scatter_loops(c: &mut NodeCtx) -> Plan<Nest> {
+    let (x, u) = (c.need(0)?, c.need(1)?);
+    let axis = super::split::axis_of(c.attrs.int(1).unwrap_or(-2), x.shape.len())?;
+    let circular = is_circular(c.attrs).ok_or("an unknown mode")?;
+    let mut b = Builder::over_result(c)?;
+    let mut at: Vec<Coord> = (0..x.shape.len()).map(|i| b.along(outer(i))).collect();
+    let past = b.load(0, at.clone())?;
+    let mut place = b.outer(axis);
+    if b.c.has(2) {
+        let sample = b.along(outer(0));
+        let from = b.load(2, [sample])?;
+        place = b.bin(BinOp::Sub, place, from);
+    }
+    if circular {
+        let n = b.dim(x.shape[axis]);
+        place = b.bin(BinOp::Mod, place, n);
+    }
+    let written = b.within(place, u.shape[axis], true, true);
+    at[axis] = b.computed(place);
+    let y = b.load_if(1, at, written, past)?;
+    Ok(b.store(y))
+}
+
+/// The rows.
+pub static ROWS: &[OpDef] = &[
+    // Pairs (a, b) of a head's elements become (a·cos - b·sin, a·sin + b·cos) by the position. Positions out of range are treated as
+    // indices of Gather
+    OpDef {
+        name: "RotaryEmbedding",
+        since: 23,
+        inputs: &[req("X", "T"), req("cos_cache", "T"), req("sin_cache", "T"), opt("position_ids", "M")],
+        outputs: &[req("Y", "T")],
+        attrs: &[
+            attr("num_heads", AttrKind::IntOpt),
+            attr("rotary_embedding_dim", AttrKind::Int(0)),
+            attr("interleaved", AttrKind::Int(0)),
+        ],
+        dtypes: &[("T", &[F32, F16, BF16]), ("M", &[I64])],
+        infer: infer_rotary,
+        reference: Some(|c| {
+            let n = c.attrs.int(1).and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0);
+            let (x, cos, sin) = (c.input(0)?, c.input(1)?, c.input(2)?);
+            Ok(vec![r::rotary(x, cos, sin, c.opt(3), heads_of(c), n, c.attrs.int(2) == Some(1))?])
+        }),
+        lower: &[Candidate::Loops(rotary_loops)],
+        tolerance: Tol::Rel(1e-5),
+        cases: &[
+            "[2,3,4,8];[5,4];[5,4];i64[2,4]{0,3,4,1,2}",
+            "[2,4,24];[2,4,4];[2,4,4] num_heads=3",
+            "[2,3,4,8];[2,4,2];[2,4,2] rotary_embedding_dim=4",
+            "[2,4,24];[5,3];[5,3];i64[2,4]{1,4,0,2,3} num_heads=3 rotary_embedding_dim=6 interleaved=1",
+            "[2,3,4,6];[2,4,3];[2,4,3] interleaved=1",
+        ],
+        ..ROW
+    },
+    // present_cache = past_cache with update written along the axis from write_indices[sample] on. What would be written outside is left
+    // out where the mode is linear
+    OpDef {
+        name: "TensorScatter",
+        since: 24,
+        inputs: &[req("past_cache", "T"), req("update", "T"), opt("write_indices", "I")],
+        outputs: &[req("present_cache", "T")],
+        attrs: &[attr("mode", AttrKind::Str("linear")), attr("axis", AttrKind::Int(-2))],
+        dtypes: &[("T", PLAIN), ("I", INDICES)],
+        infer: infer_scatter,
+        reference: Some(|c| {
+            let x = c.input(0)?;
+            let axis = c.attrs.int(1).unwrap_or(-2);
+            let axis = if axis < 0 { axis + x.shape().len() as i64 } else { axis };
+            let circular = is_circular(c.attrs) == Some(true);
+            let axis = usize::try_from(axis).unwrap_or(0);
+            Ok(vec![r::tensor_scatter(x, c.input(1)?, c.opt(2), axis, circular)?])
+        }),
+        lower: &[Candidate::Loops(scatter_loops)],
+        cases: &[
+            "[2,3,5,4];[2,3,2,4]",
+            "[2,3,5,4];[2,3,2,4];i64[2]{3,1}",
+            "[3,5,2];[3,4,2];i64[3]{4,-1,7} mode=circular axis=1",
+        ],
+        ..ROW
+    },
+];
+
+const INDICES: &[DType] = &[I64];
