@@ -403,6 +403,7 @@ fn one(registry: &Arc<Registry>, rule: &Compiled, lhs: usize, case: &Case, draw:
         nodes_factor: 1,
         cut_nodes: usize::MAX,
         deadline: None,
+        pinned: &Default::default(),
         values: &|v| info.values(main, v).cloned(),
         report: &mut report,
     };

@@ -8,6 +8,7 @@ use crate::rule::{Compiled, NumClass, Rule};
 use crate::rules;
 use ir::graph::Def;
 use ir::{Module, Onnx, RegionId, Registry, Shape, Type, Value};
+use rustc_hash::FxHashSet;
 use std::time::{Duration, Instant};
 use tensor::{Diagnostic, ErrorKind, Result};
 
@@ -169,6 +170,11 @@ pub(crate) fn rewrite_with<V: Fn(RegionId, Value) -> Option<Shape>>(
 
     let rules = compile_rules(&module.registry, options, &mut report)?;
     let deadline = options.time.map(|d| Instant::now() + d);
+    // What only the run can check is checked for a node that is there: it stays, as its result may have been taken for something else
+    // because of what is checked.
+    let run_time =
+        |g: &&ir::graph::Guard| ![g.lhs, g.rhs].into_iter().all(|d| crate::refine::at_entry(&module.dims, d));
+    let pinned: FxHashSet<String> = module.guards.iter().filter(run_time).map(|g| g.node.clone()).collect();
     let mut facts = Facts::new(
         module.registry.clone(),
         std::mem::take(&mut module.dims),
@@ -187,6 +193,7 @@ pub(crate) fn rewrite_with<V: Fn(RegionId, Value) -> Option<Shape>>(
             cut_nodes: options.cut_nodes.max(64),
             deadline,
             values: &|v| values(r, v),
+            pinned: &pinned,
             report: &mut report,
         };
         let (f, new) = region::rewrite(facts, &old, &mut job)?;

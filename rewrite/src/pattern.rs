@@ -239,7 +239,7 @@ impl Search<'_> {
             Pat::Node(p) => {
                 let eg = self.eg;
                 for n in &eg[class].nodes {
-                    let Head::Op { op, attrs, .. } = n.head else { continue };
+                    let Head::Op { op, attrs, unique: 0, .. } = n.head else { continue };
                     if !p.ops.contains(&op) {
                         continue;
                     }

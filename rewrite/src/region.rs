@@ -31,6 +31,8 @@ pub(crate) struct Job<'a> {
     pub(crate) cut_nodes: usize,
     pub(crate) deadline: Option<Instant>,
     pub(crate) values: &'a dyn Fn(Value) -> Option<Shape>,
+    /// Paths of nodes that stay as they are, used or not.
+    pub(crate) pinned: &'a FxHashSet<String>,
     pub(crate) report: &'a mut Report,
 }
 
@@ -75,7 +77,7 @@ pub(crate) fn rewrite(facts: Facts, old: &IrGraph, job: &mut Job<'_>) -> Result<
         new.outputs.push(v);
     }
     let registry = facts.registry.clone();
-    new.remove_dead(|n| registry[n.op].traits.random && n.outs.is_empty());
+    new.remove_dead(|n| job.pinned.contains(&*n.origin.0) || registry[n.op].traits.random && n.outs.is_empty());
     Ok((facts, new))
 }
 
@@ -159,6 +161,8 @@ pub(crate) fn load(
     // Values that something outside the piece needs, and those used at all.
     let mut outside: FxHashSet<Value> = old.outputs.iter().copied().collect();
     old.order[piece.end..].iter().for_each(|&n| outside.extend(old.nodes[n].ins.iter().flatten()));
+    let is_pinned = |n: Node| job.pinned.contains(&*old.nodes[n].origin.0);
+    outside.extend(old.order[piece.clone()].iter().filter(|n| is_pinned(**n)).flat_map(|&n| &old.nodes[n].outs));
     let mut used = outside.clone();
     old.order[piece.clone()].iter().for_each(|&n| used.extend(old.nodes[n].ins.iter().flatten()));
 
@@ -185,7 +189,7 @@ pub(crate) fn load(
         {
             n_outs -= 1;
         }
-        let opaque = def.traits.random || !node.regions.is_empty();
+        let opaque = def.traits.random || !node.regions.is_empty() || is_pinned(n);
         let head = Head::Op {
             op: node.op,
             attrs: node.attrs,

@@ -152,3 +152,24 @@ fn pads_of_a_run_repeat_what_they_leave() {
     refused([0, -3, 0, 1]);
     refused([0, 1, 0, -2]);
 }
+
+/// What the shapes of a run must satisfy is checked also where the operator that needs it would do nothing, or nobody reads its elements.
+#[test]
+fn facts_of_a_run_are_checked_without_their_operators() {
+    let g = graph()
+        .input("x", DType::F32, &["n"])
+        .input("to", DType::I64, &["1"])
+        .node("Expand", &["x", "to"], &["wide"])
+        .node("Shape", &["wide"], &["shape"])
+        .output("shape")
+        .node_with("ReduceSum", &["wide"], &["sum"], vec![int("keepdims", 0)])
+        .output("sum");
+    let m = g.compile();
+    let s = session(&m, DeviceKind::Cpu);
+    let inputs = |n: usize, to: i64| [random(3, &[n]), Tensor::from_i64(&[1], &[to])];
+    assert_eq!(run(&s, &inputs(4, 4))[0].to_i64_vec(), [4]);
+    for (n, to) in [(1, 4), (4, 3)] {
+        let e = s.collect(&hip_ep::RunInputs::in_order(&inputs(n, to)), &Default::default()).unwrap_err().to_string();
+        assert!(e.contains("broadcast along axis 0") && e.contains("Expand"), "{e}");
+    }
+}
