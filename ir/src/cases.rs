@@ -7,7 +7,7 @@
 //!           [2,3]                            of the row's element type, random values
 //!           [4]{nan,-inf,0.5}                these values in turn, again from the first until the tensor is full
 //!           i64[2]{0,-1}                     of a type of its own; such an operand is a constant of the model
-//! attribute axis=1  alpha=0.5  approximate=tanh  axes=[0,-1]  scale=[0.5,2]  to=f16 (an element type's number)
+//! attribute axis=1  alpha=0.5  approximate=tanh  axes=[0,-1]  scale=[0.5,2]  activations=[Tanh]  to=f16 (an element type's number)
 //!           outs=3                           not an attribute: the number of results, else those that are not optional
 //! ```
 //!
@@ -112,6 +112,7 @@ fn attribute(kind: AttrKind, text: &str) -> Result<Attr, String> {
         AttrKind::Float(_) | AttrKind::FloatOpt => Attr::Float(float(text)?),
         AttrKind::Str(_) | AttrKind::StrOpt => Attr::Str(text.into()),
         AttrKind::Ints => Attr::Ints(list().into_iter().map(int).collect::<Result<_, _>>()?),
+        AttrKind::Strs => Attr::Strs(list().into_iter().map(Into::into).collect()),
         AttrKind::Floats => Attr::Floats(list().into_iter().map(float).collect::<Result<_, _>>()?),
         AttrKind::Int(_) | AttrKind::IntOpt | AttrKind::IntReq => Attr::Int(int(text)?),
         _ => return Err(bad()),

@@ -8,6 +8,7 @@ use crate::consts::Const;
 use crate::graph::{Graph, Module, Node, NodeData, Onnx, RegionId, Value};
 use crate::infer::infer;
 use crate::lowering::Candidate;
+use crate::op::OpDef;
 use crate::ty::{Shape, TensorType, Type};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -97,9 +98,9 @@ impl Expansion<'_> {
     pub fn attrs(&self) -> &crate::attrs::Attrs {
         self.m.attrs_of(&self.node)
     }
-    /// The opset version of the node's row.
-    pub fn since(&self) -> i64 {
-        self.m.registry[self.node.op].since
+    /// The node's row.
+    pub fn def(&self) -> &OpDef {
+        &self.m.registry[self.node.op]
     }
     /// How many results the node has.
     pub fn n_outs(&self) -> usize {

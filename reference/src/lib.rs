@@ -15,4 +15,5 @@ pub mod math;
 pub mod matmul;
 pub mod movement;
 pub mod norm;
+pub mod recurrence;
 pub mod reduce;

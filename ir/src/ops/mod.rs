@@ -18,6 +18,7 @@ pub mod movement;
 pub mod norm;
 pub mod pointwise;
 pub mod pool;
+pub mod recurrence;
 pub mod reduce;
 pub mod rotary;
 pub mod row;
@@ -47,6 +48,7 @@ static FAMILIES: &[&[OpDef]] = &[
     loss::ROWS,
     attention::ROWS,
     rotary::ROWS,
+    recurrence::ROWS,
 ];
 
 /// Every built-in row.
