@@ -5,7 +5,7 @@
 
 use crate::attrs::Attr;
 use crate::consts::Const;
-use crate::graph::{Graph, Module, Node, NodeData, Onnx, RegionId, Value};
+use crate::graph::{Def, Graph, Module, Node, NodeData, Onnx, RegionId, Value};
 use crate::infer::infer;
 use crate::lowering::Candidate;
 use crate::op::OpDef;
@@ -106,9 +106,38 @@ impl Expansion<'_> {
     pub fn n_outs(&self) -> usize {
         self.node.outs.len()
     }
-    /// Bodies of the node.
-    pub fn regions(&self) -> &[RegionId] {
-        &self.node.regions
+    /// The node.
+    pub(crate) fn node(&self) -> &NodeData<Onnx> {
+        &self.node
+    }
+    /// The module.
+    pub(crate) fn module(&self) -> &Module<Onnx> {
+        self.m
+    }
+    /// The module, for expansions that make a body over.
+    pub(crate) fn module_mut(&mut self) -> &mut Module<Onnx> {
+        self.m
+    }
+    /// The type of a value where nodes are added.
+    pub(crate) fn type_of(&self, v: Value) -> Type {
+        self.m.graphs[self.region].values[v].ty.clone()
+    }
+    /// Adds what `f` adds to a body.
+    pub(crate) fn within<T>(&mut self, body: RegionId, f: impl FnOnce(&mut Expansion) -> T) -> T {
+        let outer = std::mem::replace(&mut self.region, body);
+        let result = f(self);
+        self.region = outer;
+        result
+    }
+    /// Makes `value`, which nothing defines any more, the result of the node that defines `made`.
+    pub(crate) fn replace_result(&mut self, made: Value, value: Value) {
+        let g = &mut self.m.graphs[self.region];
+        if let Def::Node(n, i) = g.values[made].def
+            && let Some(out) = g.nodes[n].outs.get_mut(usize::try_from(i).unwrap_or(usize::MAX))
+        {
+            *out = value;
+            g.values[value].def = Def::Node(n, i);
+        }
     }
     /// The node's operands that its bodies capture.
     pub fn captures(&self) -> Vec<Value> {
@@ -262,38 +291,33 @@ impl Expansion<'_> {
             let ty = self.m.graphs[outer].values[v].ty.clone();
             params.push(self.m.graphs[r].add_input(ty, ""));
         }
-        self.region = r;
-        let result = body(self, iter, &params[..carried.len()], &params[carried.len()..]);
-        self.region = outer;
-        let (next, scanned) = result?;
+        let (state, rest) = params.split_at(carried.len());
+        let (next, scanned) = self.within(r, |x| body(x, iter, state, rest))?;
         let n_outs = next.len() + scanned.len();
         self.m.graphs[r].outputs = [go_on].into_iter().chain(next).chain(scanned).collect();
-        self.add_loop(r, trips, carried, captured, n_outs)
+        Ok(self.add_loop(r, trips, carried, captured, n_outs))
     }
     /// A Loop over a body that stands: as [`Expansion::repeat`].
-    ///
-    /// # Errors
-    /// None today.
-    fn add_loop(
+    pub(crate) fn add_loop(
         &mut self,
         body: RegionId,
         trips: Value,
         carried: &[Value],
         captured: &[Value],
         n_outs: usize,
-    ) -> Result<Vec<Value>> {
+    ) -> Vec<Value> {
         let ins: Vec<Option<Value>> =
             [Some(trips), None].into_iter().chain(carried.iter().chain(captured).copied().map(Some)).collect();
         let n = self.add("Loop", &ins, &[], n_outs, Some(body));
         let g = &mut self.m.graphs[self.region];
         g.nodes[n].n_captures = u32::try_from(captured.len()).unwrap_or(u32::MAX);
-        Ok(g.nodes[n].outs.to_vec())
+        g.nodes[n].outs.to_vec()
     }
     /// The value that takes the place, type and name of result `old`: `new`, or a copy where `new` has a name of its own.
     fn take_name(&mut self, old: Value, new: Value) -> Value {
         let own = {
             let v = &self.m.graphs[self.region].values[new];
-            matches!(v.def, crate::graph::Def::Node(..)) && v.name.is_empty()
+            matches!(v.def, Def::Node(..)) && v.name.is_empty()
         };
         let new = if own { new } else { self.op("Identity", &[new], &[]) };
         let values = &mut self.m.graphs[self.region].values;

@@ -10,6 +10,7 @@
 //! [`Origin::ShapeValue`] that the compiled program reads at run time.
 
 mod regions;
+mod scan;
 #[cfg(test)]
 mod tests;
 

@@ -8,6 +8,7 @@
 
 use crate::graph::{Def, Graph, Module, Node, NodeData, Onnx, RegionId, Rel, Value};
 use crate::op::RefCtx;
+use crate::ops::scan::Scan;
 use crate::ty::Type;
 use rustc_hash::FxHashMap;
 use tensor::{DType, Diagnostic, DimId, Entity, ErrorKind, Result, SymId, Tensor};
@@ -209,6 +210,7 @@ impl Interp<'_, '_> {
         match def.name {
             "If" => self.branch(node, ins, env, depth),
             "Loop" => self.repeat(node, ins, env, depth),
+            "Scan" => self.scan(node, ins, env, depth),
             name => Err(Diagnostic::new(ErrorKind::Unsupported, format!("bodies of {name} are not interpreted"))),
         }
     }
@@ -272,6 +274,110 @@ impl Interp<'_, '_> {
         }
         Ok(carried)
     }
+}
+
+impl Interp<'_, '_> {
+    /// `Scan(states…, sequences…, captures…)`: the body maps (states…, elements…, captures…) to (states…, given…). In version 8 it does
+    /// so for each sample by itself; what it gives for steps after the end of a sequence is 0.
+    fn scan(
+        &mut self,
+        node: &NodeData<Onnx>,
+        ins: Vec<Option<Tensor>>,
+        env: &mut Env,
+        depth: usize,
+    ) -> Result<Vec<Tensor>> {
+        let scan = Scan::new(self.m, node)?;
+        let own = ins.len().saturating_sub(node.n_captures as usize);
+        let captures = present(ins[own..].iter().cloned())?;
+        let all = present(ins[usize::from(scan.batched)..own].iter().cloned())?;
+        let n_states = scan.initial.len();
+        if !scan.batched {
+            let (states, given) = self.scan_sample(&scan, &all, None, &captures, env, depth)?;
+            return self.finish(&scan, node, states, given, env);
+        }
+        let length = |t: &Tensor, axis: usize| t.shape().get(axis).copied().unwrap_or(0);
+        let (n_samples, n_steps) = (length(&all[n_states], 0), length(&all[n_states], 1));
+        let lengths = ins[0].as_ref().map(Tensor::to_i64_vec);
+        let mut samples: Vec<Vec<Tensor>> = vec![vec![]; node.outs.len()];
+        for b in 0..n_samples {
+            let of_sample: Result<Vec<Tensor>> = all.iter().map(|t| element(t, 0, b)).collect();
+            let n = lengths.as_ref().and_then(|l| usize::try_from(*l.get(b)?).ok()).map(|n| n.min(n_steps));
+            let (states, mut given) = self.scan_sample(&scan, &of_sample?, n, &captures, env, depth)?;
+            for list in &mut given {
+                if let Some(zeros) = list.first().map(|t| Tensor::zeros(t.dtype(), t.shape())).transpose()? {
+                    list.resize(n_steps, zeros);
+                }
+            }
+            let results = self.finish(&scan, node, states, given, env)?;
+            samples.iter_mut().zip(results).for_each(|(list, t)| list.push(t));
+        }
+        let types = node.outs.iter().map(|_| None);
+        let none = |_| None;
+        samples.into_iter().zip(types).enumerate().map(|(k, (l, ty))| stack(l, ty, &none, &node.outs, k)).collect()
+    }
+
+    /// One run over the elements of sequences: the last states, and what each step gave.
+    fn scan_sample(
+        &mut self,
+        scan: &Scan,
+        operands: &[Tensor],
+        length: Option<usize>,
+        captures: &[Tensor],
+        env: &Env,
+        depth: usize,
+    ) -> Result<(Vec<Tensor>, Vec<Vec<Tensor>>)> {
+        let (states, sequences) = operands.split_at(scan.initial.len());
+        let (mut states, mut axes) = (states.to_vec(), vec![]);
+        for (k, t) in sequences.iter().enumerate() {
+            axes.push(scan.input_axis(k, t.shape().len())?);
+        }
+        let n_steps = length.unwrap_or(sequences[0].shape()[axes[0]]);
+        let n_given = self.m.graphs[scan.body].outputs.len() - states.len();
+        let mut given = vec![vec![]; n_given];
+        for step in 0..n_steps {
+            let mut args = std::mem::take(&mut states);
+            for (k, t) in sequences.iter().enumerate() {
+                let at = if scan.input_reversed(k) { n_steps - 1 - step } else { step };
+                args.push(element(t, axes[k], at)?);
+            }
+            args.extend(captures.iter().cloned());
+            let mut results = self.region(scan.body, args, &mut env.clone(), depth + 1)?.into_iter();
+            states.extend(results.by_ref().take(scan.initial.len()));
+            given.iter_mut().zip(results).for_each(|(list, t)| list.push(t));
+        }
+        Ok((states, given))
+    }
+
+    /// The results of a run: what was given lies along its axis, in its order.
+    fn finish(
+        &self,
+        scan: &Scan,
+        node: &NodeData<Onnx>,
+        mut results: Vec<Tensor>,
+        given: Vec<Vec<Tensor>>,
+        env: &Env,
+    ) -> Result<Vec<Tensor>> {
+        let n_states = results.len();
+        let extent = |d| self.m.dims.eval(d, &|s| env.get(&s).copied()).ok().and_then(|n| usize::try_from(n).ok());
+        let g = &self.m.graphs[scan.body];
+        for (k, mut list) in given.into_iter().enumerate() {
+            if scan.output_reversed(k) {
+                list.reverse();
+            }
+            let ty = g.outputs.get(n_states + k).map(|&v| &g.values[v].ty);
+            let t = stack(list, ty, &extent, &node.outs, n_states + k)?;
+            let axis = scan.output_axis(k, t.shape().len())?;
+            let mut perm: Vec<usize> = (1..t.shape().len()).collect();
+            perm.insert(axis, 0);
+            results.push(reference::movement::transpose(&t, &perm)?);
+        }
+        Ok(results)
+    }
+}
+
+/// Element `i` of a tensor along an axis.
+fn element(t: &Tensor, axis: usize, i: usize) -> Result<Tensor> {
+    reference::movement::gather(t, &Tensor::from_i64(&[], &[int(i)]), axis)
 }
 
 fn present(ins: impl Iterator<Item = Option<Tensor>>) -> Result<Vec<Tensor>> {

@@ -15,12 +15,13 @@ impl State<'_> {
         match self.m.registry[node.op].name {
             "If" => self.branch(r, &node),
             "Loop" => self.loop_(r, &node),
+            "Scan" => self.scan(r, &node),
             other => Err(Diagnostic::new(ErrorKind::Unsupported, format!("bodies of {other} are not supported"))),
         }
     }
 
     /// Hands captures to the last parameters of a body.
-    fn seed_captures(&mut self, r: RegionId, node: &NodeData<Onnx>, body: RegionId) -> Result<usize> {
+    pub(super) fn seed_captures(&mut self, r: RegionId, node: &NodeData<Onnx>, body: RegionId) -> Result<usize> {
         let n = node.n_captures as usize;
         let params = self.m.graphs[body].inputs.clone();
         if params.len() < n || node.ins.len() < n {
@@ -113,7 +114,7 @@ impl State<'_> {
     }
 
     /// A type of a body as the region around sees it: extents that only the body knows become symbols.
-    fn outward(&mut self, r: RegionId, out: Value, body: RegionId, ty: Type) -> Type {
+    pub(super) fn outward(&mut self, r: RegionId, out: Value, body: RegionId, ty: Type) -> Type {
         let Type::Tensor(TensorType { dtype, shape: Some(s) }) = ty else { return ty };
         let s: Vec<DimId> = s
             .iter()

@@ -22,6 +22,7 @@ pub mod recurrence;
 pub mod reduce;
 pub mod rotary;
 pub mod row;
+pub(crate) mod scan;
 pub mod shape;
 pub mod split;
 pub mod window;
