@@ -93,11 +93,11 @@ pub enum ViewOp {
     /// Result axis `i` is operand axis `perm[i]`.
     Permute(SmallVec<[usize; 4]>),
     /// Along each axis: first element and step.
-    Slice(Vec<(DimId, i64)>),
+    Slice(Vec<(DimId, DimId)>),
     /// Numpy broadcast to the result's shape (stride 0 on repeated axes).
     Broadcast,
-    /// Result `i` is the `i`-th slice: per result, along each axis, first element and step (Split).
-    Slices(Vec<Vec<(DimId, i64)>>),
+    /// Result `i` is the `i`-th part: per result, the first element along each axis (Split).
+    Parts(Vec<Vec<DimId>>),
 }
 
 /// Where an operand goes in an assembled result.

@@ -91,17 +91,19 @@ pub fn permute(strides: &[DimId], perm: &[usize]) -> Shape {
     perm.iter().map(|&p| strides[p]).collect()
 }
 
-/// Offset and strides of the slice that starts at `start` with `step` along each axis.
-pub fn slice(dims: &mut DimPool, offset: DimId, strides: &[DimId], steps: &[(DimId, i64)]) -> (DimId, Shape) {
-    let mut at = offset;
-    let out = strides.iter().zip(steps).map(|(&s, &(start, step))| {
+/// Offset of the part that starts at `start` along each axis.
+pub fn part(dims: &mut DimPool, offset: DimId, strides: &[DimId], start: &[DimId]) -> DimId {
+    strides.iter().zip(start).fold(offset, |at, (&s, &start)| {
         let by = dims.mul(start, s);
-        at = dims.add(at, by);
-        let step = dims.constant(step);
-        dims.mul(s, step)
-    });
-    let out = out.collect();
-    (at, out)
+        dims.add(at, by)
+    })
+}
+
+/// Offset and strides of the slice with a first element and a step along each axis.
+pub fn slice(dims: &mut DimPool, offset: DimId, strides: &[DimId], steps: &[(DimId, DimId)]) -> (DimId, Shape) {
+    let start: Shape = steps.iter().map(|s| s.0).collect();
+    let out = strides.iter().zip(steps).map(|(&s, &(_, step))| dims.mul(s, step)).collect();
+    (part(dims, offset, strides, &start), out)
 }
 
 /// How far a coordinate of an axis of extent `from` moves when the axis of extent `to` that it is broadcast to moves by one: 1 when
@@ -236,8 +238,9 @@ mod tests {
         let mut p = DimPool::new();
         let e = Equalities::default();
         let strides = consts(&mut p, &[12, 4, 1]);
-        let (zero, two, three) = (p.constant(0), p.constant(2), p.constant(3));
-        let (at, s) = slice(&mut p, zero, &strides, &[(zero, 1), (two, -1), (three, -2)]);
+        let [zero, one, two, three] = [0, 1, 2, 3].map(|k| p.constant(k));
+        let (back, by_two) = (p.constant(-1), p.constant(-2));
+        let (at, s) = slice(&mut p, zero, &strides, &[(zero, one), (two, back), (three, by_two)]);
         assert_eq!((p.display(at).to_string().as_str(), show(&p, &s).as_str()), ("11", "12, -4, -2"));
         let shape = consts(&mut p, &[3, 1]);
         let strides = consts(&mut p, &[1, 1]);

@@ -599,8 +599,8 @@ pub fn non_zero(x: &Tensor) -> Tensor {
     Tensor::from_i64(&[rank, found.len()], &v)
 }
 
-/// Sums along `axis` up to each element (before it when `exclusive`), from the other end when `reverse`.
-pub fn cum_sum(x: &Tensor, axis: usize, exclusive: bool, reverse: bool) -> Tensor {
+/// Sums or products along `axis` up to each element (before it when `exclusive`), from the other end when `reverse`.
+pub fn cumulative(x: &Tensor, axis: usize, product: bool, exclusive: bool, reverse: bool) -> Tensor {
     let (n, inner) = (x.shape()[axis], count(&x.shape()[axis + 1..]));
     let at = |o: usize, i: usize, k: usize| (o * n + if reverse { n - 1 - k } else { k }) * inner + i;
     let outer = count(&x.shape()[..axis]);
@@ -620,9 +620,11 @@ pub fn cum_sum(x: &Tensor, axis: usize, exclusive: bool, reverse: bool) -> Tenso
             out
         }};
     }
-    if x.dtype().is_float() {
-        Tensor::from_f64_as(x.dtype(), x.shape(), &sums!(x.to_f64_vec(), 0.0, |a, b| a + b))
-    } else {
-        Tensor::from_i64_as(x.dtype(), x.shape(), &sums!(x.to_i64_vec(), 0i64, |a, b| a.wrapping_add(b)))
+    let (d, s) = (x.dtype(), x.shape());
+    match (d.is_float(), product) {
+        (true, false) => Tensor::from_f64_as(d, s, &sums!(x.to_f64_vec(), 0.0, |a, b| a + b)),
+        (true, true) => Tensor::from_f64_as(d, s, &sums!(x.to_f64_vec(), 1.0, |a, b| a * b)),
+        (false, false) => Tensor::from_i64_as(d, s, &sums!(x.to_i64_vec(), 0i64, |a, b| a.wrapping_add(b))),
+        (false, true) => Tensor::from_i64_as(d, s, &sums!(x.to_i64_vec(), 1i64, |a, b| a.wrapping_mul(b))),
     }
 }

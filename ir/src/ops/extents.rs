@@ -31,6 +31,27 @@ pub fn is_zero(p: &mut DimPool, d: DimId) -> DimId {
     p.sub(one, nonzero)
 }
 
+/// `a` where `mark` is 0, `b` where it is 1.
+pub fn choose(p: &mut DimPool, mark: DimId, a: DimId, b: DimId) -> DimId {
+    match p.as_const(mark) {
+        Some(0) => a,
+        Some(1) => b,
+        _ => {
+            let step = p.sub(b, a);
+            let step = p.mul(mark, step);
+            p.add(a, step)
+        }
+    }
+}
+
+/// 1 where `d`, from the start or the end, names axis `axis` of `rank`, else 0, as a dim.
+pub fn is_axis(p: &mut DimPool, d: DimId, axis: i64, rank: i64) -> DimId {
+    let (from_start, from_end) = (p.constant(axis), p.constant(axis - rank));
+    let (a, b) = (p.sub(d, from_start), p.sub(d, from_end));
+    let (a, b) = (is_zero(p, a), is_zero(p, b));
+    p.add(a, b)
+}
+
 /// An index from the start of an axis of extent `n`: negative ones count from the end.
 pub fn from_start(p: &mut DimPool, d: DimId, n: DimId) -> DimId {
     match p.range(d) {
@@ -73,11 +94,18 @@ pub fn quotient(p: &mut DimPool, nums: &[DimId], dens: &[DimId]) -> (DimId, bool
 }
 
 /// First element (from the start, clamped) and number of elements of a slice along an axis of extent `n`.
-pub fn slice_axis(c: &mut InferCtx, n: DimId, start: DimId, end: DimId, step: i64) -> Result<(DimId, DimId)> {
-    if step == 0 {
+pub fn slice_axis(c: &mut InferCtx, n: DimId, start: DimId, end: DimId, step: DimId) -> Result<(DimId, DimId)> {
+    let by = c.dims.as_const(step);
+    if by == Some(0) {
         return Err(c.error(ErrorKind::Shape, "Slice: a step is 0"));
     }
-    if step > 0
+    if by.is_none() {
+        let one = c.dims.constant(1);
+        let is = is_zero(c.dims, step);
+        let not = c.dims.sub(one, is);
+        c.require_le(one, not, "Slice: a step must not be 0");
+    }
+    if by > Some(0)
         && let Some(e) = c.dims.as_const(end).filter(|&e| e >= OPEN_END)
         && c.dims.range(n).1 > e
         && e != i64::MAX
@@ -100,11 +128,25 @@ fn slice_bound(p: &mut DimPool, d: DimId, n: DimId) -> DimId {
 }
 
 /// See [`slice_axis`]; `step` is not 0.
-pub fn slice_dims(p: &mut DimPool, n: DimId, start: DimId, end: DimId, step: i64) -> (DimId, DimId) {
+pub fn slice_dims(p: &mut DimPool, n: DimId, start: DimId, end: DimId, step: DimId) -> (DimId, DimId) {
     let (zero, one) = (p.constant(0), p.constant(1));
-    let k = p.constant(step.saturating_abs());
+    if let Some(k) = p.as_const(step) {
+        let by = p.constant(k.saturating_abs());
+        return steps(p, n, (start, end), by, k > 0);
+    }
+    // Both ways; which one it is, the run knows.
+    let opposite = p.sub(zero, step);
+    let (forward, backward) = (p.max(step, one), p.max(opposite, one));
+    let (up, down) = (steps(p, n, (start, end), forward, true), steps(p, n, (start, end), backward, false));
+    let back = is_negative(p, step);
+    (choose(p, back, up.0, down.0), choose(p, back, up.1, down.1))
+}
+
+/// The same for steps of `by`, which is positive, up or down.
+fn steps(p: &mut DimPool, n: DimId, (start, end): (DimId, DimId), by: DimId, up: bool) -> (DimId, DimId) {
+    let (zero, one) = (p.constant(0), p.constant(1));
     let (s, e) = (slice_bound(p, start, n), slice_bound(p, end, n));
-    if step > 0 {
+    if up {
         let (first, last) = (clamp(p, s, zero, n), clamp(p, e, zero, n));
         // Where one side is an end of the axis the length has a simpler form than the difference of the clamped sides.
         let len = if last == n && p.prove_le(zero, s) == Proof::Yes {
@@ -117,14 +159,14 @@ pub fn slice_dims(p: &mut DimPool, n: DimId, start: DimId, end: DimId, step: i64
             let d = p.sub(last, first);
             p.max(d, zero)
         };
-        return (first, p.ceildiv(len, k));
+        return (first, p.ceildiv(len, by));
     }
     let (minus, top) = (p.constant(-1), p.sub(n, one));
     let first = if s == top || p.prove_le(n, s) == Proof::Yes { top } else { clamp(p, s, zero, top) };
     let last = clamp(p, e, minus, top);
     let d = p.sub(first, last);
     let len = p.max(d, zero);
-    (first, p.ceildiv(len, k))
+    (first, p.ceildiv(len, by))
 }
 
 impl InferCtx<'_> {

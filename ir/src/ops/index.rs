@@ -4,13 +4,14 @@ use super::bounds::Indexed;
 use super::loops::{Builder, inner, outer};
 use super::movement::checked_axis;
 use super::row::{ANY, MOVES, NUMS, PLAIN, ROW};
+use super::run_axes::RunAxes;
 use crate::lowering::{CallSpec, Candidate, IntArg, NodeCtx, Plan};
-use crate::nest::{BinOp, Combiner, Coord, Expr, ExprId, Nest};
-use crate::op::{AttrKind, InferCtx, OpDef, attr, req};
+use crate::nest::{BinOp, Combiner, Coord, Expr, ExprId, Nest, Term};
+use crate::op::{AttrKind, InferCtx, OpDef, RefCtx, attr, req};
 use crate::ty::Shape;
 use reference::movement::{self, Scatter};
 use tensor::dims::{Origin, Proof};
-use tensor::{DType, DType::*, Diagnostic, DimId, ErrorKind, Result};
+use tensor::{DType, DType::*, Diagnostic, DimId, ErrorKind, Result, Tensor};
 
 const T: (&str, &[DType]) = ("T", ANY);
 const TP: (&str, &[DType]) = ("T", PLAIN);
@@ -194,29 +195,40 @@ pub static ROWS: &[OpDef] = &[
     OpDef {
         name: "CumSum",
         since: 11,
-        inputs: &[req("x", "T"), req("axis", "Tind")],
-        outputs: &[req("y", "T")],
-        attrs: &[attr("exclusive", AttrKind::Int(0)), attr("reverse", AttrKind::Int(0))],
-        dtypes: &[("T", NUMS), IND],
-        infer: |c| {
-            c.require_single(1, "the axis")?;
-            super::row::same_type_as_0(c)
-        },
-        reference: Some(|c| {
-            let x = c.input(0)?;
-            let axis = movement::single(c.input(1)?, "the axis")?.view().i64_at(0);
-            let axis = checked_axis(axis, x.shape().len());
-            if axis >= x.shape().len() {
-                return Err(Diagnostic::new(ErrorKind::Shape, "CumSum: the axis is out of range"));
-            }
-            Ok(vec![movement::cum_sum(x, axis, c.attrs.int(0) == Some(1), c.attrs.int(1) == Some(1))])
-        }),
-        lower: &[Candidate::Loops(cum_sum_loops)],
-        tolerance: super::row::ROUNDED,
-        cases: &["[3,4];i64[]{1}", "[5];i64[]{0} exclusive=1 reverse=1", "[2,3];i64[]{-1} reverse=1"],
-        ..ROW
+        reference: Some(|c| cumulative_ref(c, false)),
+        lower: &[Candidate::Loops(|c| cumulative_loops(c, Combiner::Sum))],
+        ..CUMULATIVE
+    },
+    OpDef {
+        name: "CumProd",
+        since: 26,
+        reference: Some(|c| cumulative_ref(c, true)),
+        lower: &[Candidate::Loops(|c| cumulative_loops(c, Combiner::Prod))],
+        ..CUMULATIVE
     },
 ];
+
+const CUMULATIVE: OpDef = OpDef {
+    inputs: &[req("x", "T"), req("axis", "Tind")],
+    outputs: &[req("y", "T")],
+    attrs: &[attr("exclusive", AttrKind::Int(0)), attr("reverse", AttrKind::Int(0))],
+    dtypes: &[("T", NUMS), IND],
+    infer: |c| {
+        c.require_single(1, "the axis")?;
+        if let (Some(s), Some(axis)) = (c.shape(0), c.need_values(1)) {
+            RunAxes::new(c.dims, &axis, s.len()).check(c, &axis)?;
+        }
+        super::row::same_type_as_0(c)
+    },
+    tolerance: super::row::ROUNDED,
+    cases: &[
+        "[3,4];i64[]{1}",
+        "[5];i64[]{0} exclusive=1 reverse=1",
+        "[2,3];i64[]{-1} reverse=1",
+        "[3,4];i64[]{0} exclusive=1",
+    ],
+    ..ROW
+};
 
 /// The reduction of a Scatter row.
 fn how(name: Option<&str>) -> Result<Scatter> {
@@ -591,17 +603,30 @@ fn one_hot_loops(c: &mut NodeCtx) -> Plan<Nest> {
     Ok(b.store(e))
 }
 
-/// Sums of a prefix, each on its own: quadratic along the axis, exact in order.
-fn cum_sum_loops(c: &mut NodeCtx) -> Plan<Nest> {
+/// Sums or products of a prefix, each on its own: quadratic along the axis, exact in order. Which axis it is may be for the run to
+/// know: then the position along it and its extent are sums over all axes, of which one counts.
+fn cumulative_loops(c: &mut NodeCtx, combiner: Combiner) -> Plan<Nest> {
     let (x, k) = (c.need(0)?, c.need(1)?);
-    let axis = k.values.as_ref().and_then(|v| c.dims.as_const(*v.first()?)).ok_or("the axis is not constant")?;
-    let axis = checked_axis(axis, x.shape.len());
+    let axis = k.values.as_ref().and_then(|v| v.first().copied()).ok_or("the axis is not known when it runs")?;
+    let axes = RunAxes::new(c.dims, &[axis], x.shape.len());
     let (exclusive, reverse) = (c.attrs.int(0) == Some(1), c.attrs.int(1) == Some(1));
     let mut b = Builder::over_result(c)?;
-    b.nest.inner = vec![x.shape[axis]];
-    let mut at: Vec<Coord> = (0..x.shape.len()).map(|a| b.along(outer(a))).collect();
-    at[axis] = b.along(inner(0));
-    let (k, o) = (b.nest.expr(Expr::Index(inner(0))), b.outer(axis));
+    let (zero, one) = (b.c.dims.constant(0), b.c.dims.constant(1));
+    let (mut n, mut o, mut at) = (zero, b.int(0), Vec::new());
+    for (a, (&extent, &mark)) in x.shape.iter().zip(axes.marks()).enumerate() {
+        let (other, along) = (b.c.dims.sub(one, mark), b.c.dims.mul(mark, extent));
+        n = b.c.dims.add(n, along);
+        let steps = [(Term::Axis(outer(a)), other), (Term::Axis(inner(0)), mark)];
+        let terms = steps.into_iter().filter(|s| s.1 != zero).collect();
+        at.push(Coord { offset: zero, terms });
+        if mark != zero {
+            let (m, i) = (b.dim(mark), b.outer(a));
+            let part = b.bin(BinOp::Mul, m, i);
+            o = b.bin(BinOp::Add, o, part);
+        }
+    }
+    b.nest.inner = vec![n];
+    let k = b.nest.expr(Expr::Index(inner(0)));
     let op = match (reverse, exclusive) {
         (false, false) => BinOp::Le,
         (false, true) => BinOp::Lt,
@@ -610,8 +635,18 @@ fn cum_sum_loops(c: &mut NodeCtx) -> Plan<Nest> {
     };
     let counts = b.bin(op, k, o);
     let t = b.dtype(0);
-    let zero = b.nest.num(0.0, t);
-    let v = b.load_if(0, at, Some(counts), zero)?;
-    let e = b.reduce([(Combiner::Sum, v)])[0];
+    let neutral = b.nest.num(if combiner == Combiner::Prod { 1.0 } else { 0.0 }, t);
+    let v = b.load_if(0, at, Some(counts), neutral)?;
+    let e = b.reduce([(combiner, v)])[0];
     Ok(b.store(e))
+}
+
+fn cumulative_ref(c: &RefCtx, product: bool) -> Result<Vec<Tensor>> {
+    let x = c.input(0)?;
+    let axis = movement::single(c.input(1)?, "the axis")?.view().i64_at(0);
+    let axis = checked_axis(axis, x.shape().len());
+    if axis >= x.shape().len() {
+        return Err(Diagnostic::new(ErrorKind::Shape, format!("{}: the axis is out of range", c.def.name)));
+    }
+    Ok(vec![movement::cumulative(x, axis, product, c.attrs.int(0) == Some(1), c.attrs.int(1) == Some(1))])
 }

@@ -22,6 +22,7 @@ pub mod recurrence;
 pub mod reduce;
 pub mod rotary;
 pub mod row;
+mod run_axes;
 pub(crate) mod scan;
 pub mod shape;
 pub mod split;

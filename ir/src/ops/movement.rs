@@ -1,8 +1,9 @@
 //! Rows of ops that move elements by position: transpose, concatenation, slices, tiles, padding.
 
-use super::extents::{slice_axis, slice_dims};
+use super::extents::{choose, clamp, is_axis, slice_axis, slice_dims};
 use super::loops::{Builder, outer};
 use super::row::{ANY, MOVES, PLAIN, ROW};
+use super::run_axes::RunAxes;
 use super::shape::extents;
 use crate::lowering::{Candidate, NodeCtx, Part, Plan, Refusal, ViewOp};
 use crate::nest::{BinOp, Coord, ExprId, Nest};
@@ -396,18 +397,58 @@ fn split_view(c: &mut NodeCtx) -> Plan<ViewOp> {
     let zero = c.dims.constant(0);
     let (mut at, mut all) = (zero, Vec::new());
     for i in 0..c.outs.len() {
-        all.push((0..rank).map(|a| (if a == axis { at } else { zero }, 1)).collect());
+        all.push((0..rank).map(|a| if a == axis { at } else { zero }).collect());
         at = c.dims.add(at, c.outs[i].shape[axis]);
     }
-    Ok(ViewOp::Slices(all))
+    Ok(ViewOp::Parts(all))
 }
 
-/// Axes, starts, ends and steps of a Slice, where the axes and steps are constants.
+/// The lists of a Slice, all of the same length.
 struct Slices {
-    axes: Vec<usize>,
     starts: Shape,
     ends: Shape,
-    steps: Vec<i64>,
+    axes: Shape,
+    steps: Shape,
+}
+
+impl Slices {
+    /// Absent axes are the first ones, absent steps 1.
+    fn new(p: &mut DimPool, starts: Shape, ends: Shape, axes: Option<Shape>, steps: Option<Shape>) -> Slices {
+        let one = p.constant(1);
+        let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).map(|k| p.constant(k)).collect());
+        let steps = steps.unwrap_or_else(|| Shape::from_elem(one, starts.len()));
+        Slices { starts, ends, axes, steps }
+    }
+    /// Start, end and step along each axis of `shape`; `None` where nothing is cut. Where only a run knows which axes are meant, an
+    /// axis that is not is cut from 0 to its end.
+    fn by_axis(&self, p: &mut DimPool, shape: &[DimId]) -> Vec<Option<[DimId; 3]>> {
+        let rank = shape.len() as i64;
+        let known: Option<Vec<i64>> = self.axes.iter().map(|&a| p.as_const(a)).collect();
+        let mut out = vec![None; shape.len()];
+        if let Some(axes) = known {
+            for (k, a) in axes.into_iter().enumerate() {
+                if let Some(o) = out.get_mut(checked_axis(a, shape.len())) {
+                    *o = Some([self.starts[k], self.ends[k], self.steps[k]]);
+                }
+            }
+            return out;
+        }
+        let (zero, one) = (p.constant(0), p.constant(1));
+        // No axis is as long: the difference to its extent cannot overflow.
+        let (least, most) = (p.constant(-(1 << 48)), p.constant(1 << 48));
+        for ((axis, &n), o) in (0i64..).zip(shape).zip(&mut out) {
+            let mut cut = [zero, n, one];
+            for (k, &a) in self.axes.iter().enumerate() {
+                let is = is_axis(p, a, axis, rank);
+                for (c, v) in cut.iter_mut().zip([self.starts[k], self.ends[k], self.steps[k]]) {
+                    let v = clamp(p, v, least, most);
+                    *c = choose(p, is, *c, v);
+                }
+            }
+            *o = Some(cut);
+        }
+        out
+    }
 }
 
 fn slice_params(c: &mut InferCtx, rank: usize) -> Result<Option<Slices>> {
@@ -416,20 +457,27 @@ fn slice_params(c: &mut InferCtx, rank: usize) -> Result<Option<Slices>> {
             let v = c.attrs.ints(i)?.to_vec();
             Some(v.into_iter().map(|k| c.dims.constant(k)).collect())
         };
-        (list(0), list(1), c.attrs.ints(2).map(|a| a.to_vec()), None)
+        (list(0), list(1), list(2), None)
     } else {
-        let (axes, steps) = (c.const_list(3, "axes")?, c.const_list(4, "steps")?);
+        let (axes, steps) = (c.need_values(3), c.need_values(4));
+        if (axes.is_none() && c.has(3)) || (steps.is_none() && c.has(4)) {
+            return Ok(None);
+        }
         (c.need_values(1), c.need_values(2), axes, steps)
     };
     let (Some(starts), Some(ends)) = (starts, ends) else { return Ok(None) };
-    let axes = c.axes(&axes.unwrap_or_else(|| (0..starts.len() as i64).collect()), rank)?;
-    let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
-    if starts.len() != ends.len() || starts.len() != axes.len() || starts.len() != steps.len() {
-        let text =
-            format!("Slice: {} starts, {} ends, {} axes, {} steps", starts.len(), ends.len(), axes.len(), steps.len());
-        return Err(c.error(ErrorKind::Shape, text));
+    let p = Slices::new(c.dims, starts, ends, axes, steps);
+    if p.starts.len() != p.ends.len() || p.starts.len() != p.axes.len() || p.starts.len() != p.steps.len() {
+        let [a, b, d, e] = [&p.starts, &p.ends, &p.axes, &p.steps].map(|v| v.len());
+        return Err(c.error(ErrorKind::Shape, format!("Slice: {a} starts, {b} ends, {d} axes, {e} steps")));
     }
-    Ok(Some(Slices { axes, starts, ends, steps }))
+    match p.axes.iter().map(|&a| c.dims.as_const(a)).collect::<Option<Vec<i64>>>() {
+        Some(axes) => {
+            c.axes(&axes, rank)?;
+        }
+        None => RunAxes::new(c.dims, &p.axes, rank).check(c, &p.axes)?,
+    }
+    Ok(Some(p))
 }
 
 fn slice_infer(c: &mut InferCtx) -> Result<()> {
@@ -445,13 +493,14 @@ fn slice_infer(c: &mut InferCtx) -> Result<()> {
     };
     let mut out = s.clone();
     let mut picked = None;
-    for (k, &a) in p.axes.iter().enumerate() {
-        let (first, len) = slice_axis(c, s[a], p.starts[k], p.ends[k], p.steps[k])?;
+    for (a, cut) in p.by_axis(c.dims, &s).into_iter().enumerate() {
+        let Some([start, end, step]) = cut else { continue };
+        let (first, len) = slice_axis(c, s[a], start, end, step)?;
         out[a] = len;
-        picked = Some((first, p.steps[k]));
+        picked = Some((first, step));
     }
     c.set(0, dtype, out.clone());
-    let first = picked.map_or(Some((0, 1)), |(f, s)| c.dims.as_const(f).map(|f| (f, s)));
+    let first = picked.map_or(Some((0, 1)), |(f, s)| Some((c.dims.as_const(f)?, c.dims.as_const(s)?)));
     if let (Some(v), Some((first, step)), [n]) = (c.values(0), first, out.as_slice())
         && let Some(n) = c.dims.as_const(*n)
     {
@@ -481,28 +530,22 @@ fn slice_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
 
 fn slice_view(c: &mut NodeCtx) -> Plan<ViewOp> {
     let x = c.need(0)?;
-    let rank = x.shape.len();
     let list = |c: &mut NodeCtx, operand: usize, slot: usize| -> Plan<Option<Shape>> {
         if !c.has(operand) {
             return Ok(c.attrs.ints(slot).map(|v| v.to_vec()).map(|v| v.iter().map(|&k| c.dims.constant(k)).collect()));
         }
         c.need(operand)?.values.map(Some).ok_or_else(|| Refusal(format!("elements of operand {operand} are not known")))
     };
-    let ints = |c: &NodeCtx, v: &Shape| -> Plan<Vec<i64>> {
-        v.iter().map(|&d| c.dims.as_const(d).ok_or_else(|| Refusal("axes and steps must be constant".into()))).collect()
-    };
-    let starts = list(c, 1, 0)?.ok_or("no starts")?;
-    let ends = list(c, 2, 1)?.ok_or("no ends")?;
-    let axes = list(c, 3, 2)?.map(|v| ints(c, &v)).transpose()?;
-    let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).collect());
-    let steps = list(c, 4, 3)?.map(|v| ints(c, &v)).transpose()?.unwrap_or_else(|| vec![1; starts.len()]);
-    let zero = c.dims.constant(0);
-    let mut out = vec![(zero, 1); rank];
-    for (k, &a) in axes.iter().enumerate() {
-        let a = checked_axis(a, rank);
-        let (first, _) = slice_dims(c.dims, x.shape[a], starts[k], ends[k], steps[k]);
-        out[a] = (first, steps[k]);
-    }
+    let (starts, ends) = (list(c, 1, 0)?.ok_or("no starts")?, list(c, 2, 1)?.ok_or("no ends")?);
+    let (axes, steps) = (list(c, 3, 2)?, list(c, 4, 3)?);
+    let p = Slices::new(c.dims, starts, ends, axes, steps);
+    let (zero, one) = (c.dims.constant(0), c.dims.constant(1));
+    let cuts = p.by_axis(c.dims, &x.shape);
+    let out = x.shape.iter().zip(cuts).map(|(&n, cut)| match cut {
+        Some([start, end, step]) => (slice_dims(c.dims, n, start, end, step).0, step),
+        None => (zero, one),
+    });
+    let out = out.collect();
     Ok(ViewOp::Slice(out))
 }
 

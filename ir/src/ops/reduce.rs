@@ -4,10 +4,11 @@ use super::broadcast::elements;
 use super::cast::int_path;
 use super::elementwise::{dim_add, dim_max, dim_min, dim_mul};
 use super::row::*;
+use super::run_axes::RunAxes;
 use super::split::{Builder, axis_of, const_ints};
 use crate::graph::{Guard, Rel};
 use crate::lowering::Candidate::Loops;
-use crate::lowering::{NodeCtx, Plan};
+use crate::lowering::{NodeCtx, Plan, broadcast_coords};
 use crate::nest::{Axis, BinOp, Combiner, Expr, ExprId, Nest, UnOp, compute_dtype};
 use crate::op::{AttrDef, AttrKind, InferCtx, OpDef, RefCtx, Tol, attr, opt, req};
 use reference::reduce::{self as r, Reduce};
@@ -48,15 +49,8 @@ fn infer_reduce(c: &mut InferCtx, from: From, kind: Reduce) -> Result<()> {
     let given = match from {
         From::Operand if c.has(1) => match c.const_ints(1) {
             Some(v) => Some(v),
-            None if keep => {
-                let fresh: Vec<DimId> = (0..shape.len()).map(|_| c.fresh("reduced", Origin::Unknown)).collect();
-                c.set(0, d, fresh);
-                return Ok(());
-            }
-            None => {
-                c.set_unranked(0, d);
-                return Ok(());
-            }
+            None if c.list_len(1) == Some(0) => Some(vec![]),
+            None => return infer_run_axes(c, &shape, keep),
         },
         From::Operand => None,
         From::Attribute => c.attrs.ints(0).map(<[i64]>::to_vec),
@@ -93,6 +87,32 @@ fn infer_reduce(c: &mut InferCtx, from: From, kind: Reduce) -> Result<()> {
     Ok(())
 }
 
+/// The axes are computed.
+fn infer_run_axes(c: &mut InferCtx, shape: &[DimId], keep: bool) -> Result<()> {
+    let d = c.dtype(0)?;
+    let n_axes = c.shape(1).and_then(|s| s.first().and_then(|&n| c.dims.as_const(n)));
+    match c.need_values(1) {
+        Some(elements) => {
+            let axes = RunAxes::new(c.dims, &elements, shape.len());
+            axes.check(c, &elements)?;
+            let out = if keep { axes.outer(c.dims, shape) } else { axes.extents_left(c.dims, shape) };
+            c.set(0, d, out);
+        }
+        None => {
+            let rank =
+                if keep { Some(shape.len()) } else { n_axes.and_then(|n| shape.len().checked_sub(n.try_into().ok()?)) };
+            match rank {
+                Some(rank) => {
+                    let fresh: Vec<DimId> = (0..rank).map(|_| c.fresh("reduced", Origin::Unknown)).collect();
+                    c.set(0, d, fresh);
+                }
+                None => c.set_unranked(0, d),
+            }
+        }
+    }
+    Ok(())
+}
+
 fn reduce_ref(c: &RefCtx, from: From, kind: Reduce) -> Result<Vec<Tensor>> {
     let x = c.input(0)?;
     let given = if from == From::Operand { c.opt(1).map(Tensor::to_i64_vec) } else { None };
@@ -107,13 +127,34 @@ fn wide_int(d: DType) -> DType {
 
 fn reduce_lower(c: &mut NodeCtx, from: From, kind: Reduce) -> Plan<Nest> {
     let x = c.need(0)?;
-    let given = match from {
-        From::Operand if c.has(1) => Some(const_ints(c, 1).ok_or("the axes are not constant")?),
+    let (given, computed) = match from {
+        From::Operand if c.has(1) => {
+            let axes = c.need(1)?;
+            let none = axes.shape.first().is_some_and(|&n| c.dims.as_const(n) == Some(0));
+            (if none { Some(vec![]) } else { const_ints(c, 1) }, axes.values)
+        }
+        _ => (None, None),
+    };
+    let computed = match (&given, computed) {
+        (None, Some(elements)) => Some(RunAxes::new(c.dims, &elements, x.shape.len())),
+        (None, None) if c.has(1) && from == From::Operand => {
+            return Err("the axes are neither constant nor a few computed integers".into());
+        }
         _ => None,
     };
-    let marked = marks(from, c.attrs, given.as_deref(), x.shape.len());
-    let mut b = Builder::new(c, &x.shape, &marked)?;
-    let v = b.load(c, 0)?;
+    let (mut b, coords) = match &computed {
+        Some(axes) => {
+            let (outer, inner) = (axes.outer(c.dims, &x.shape), axes.inner(c.dims, &x.shape));
+            (Builder::undecided(c, &x.shape, outer, inner)?, axes.positions(c.dims))
+        }
+        None => {
+            let marked = marks(from, c.attrs, given.as_deref(), x.shape.len());
+            let b = Builder::new(c, &x.shape, &marked)?;
+            let coords = broadcast_coords(c.dims, &x.shape, &b.full, &b.axes);
+            (b, coords)
+        }
+    };
+    let v = b.load_at(0, coords)?;
     let int = !x.dtype.is_float();
     let own = compute_dtype(x.dtype).unwrap_or(F32);
     let result = match kind {
@@ -149,7 +190,10 @@ fn reduce_lower(c: &mut NodeCtx, from: From, kind: Reduce) -> Plan<Nest> {
         }
         _ => return Err("no loops for this reduction".into()),
     };
-    b.store_once(c, &[(0, result)]);
+    match &computed {
+        Some(axes) if !keeps(from, c.attrs) => b.store_once_at(0, axes.positions_left(c.dims), result),
+        _ => b.store_once(c, &[(0, result)]),
+    }
     Ok(b.nest)
 }
 
@@ -310,7 +354,7 @@ fn arg_lower(c: &mut NodeCtx, least: bool) -> Plan<Nest> {
     let mut b = Builder::new(c, &x.shape, &marked)?;
     let combiner = if least { Combiner::ArgMin } else { Combiner::ArgMax };
     let n = x.shape[axis];
-    let mut coords = crate::lowering::broadcast_coords(c.dims, &x.shape, &b.full, &b.axes);
+    let mut coords = broadcast_coords(c.dims, &x.shape, &b.full, &b.axes);
     if last {
         // The last of equals is the first when one walks backward.
         let one = c.dims.constant(1);

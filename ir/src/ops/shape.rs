@@ -4,6 +4,7 @@ use super::broadcast;
 use super::extents::{is_negative, is_zero, quotient};
 use super::loops::{Builder, outer};
 use super::row::{ANY, MOVES, PLAIN, ROW};
+use super::run_axes::RunAxes;
 use crate::lowering::{Candidate, ViewOp};
 use crate::nest::{BinOp, Expr};
 use crate::op::{AttrKind, InferCtx, OpDef, RefCtx, attr, opt, req};
@@ -389,12 +390,37 @@ fn axes_of(c: &InferCtx) -> Result<Option<Vec<i64>>> {
     }
 }
 
+/// Whether the axes are an operand that is not constant.
+fn has_run_axes(c: &InferCtx) -> bool {
+    c.def.attrs.is_empty() && c.has(1) && c.const_ints(1).is_none()
+}
+
+/// The marks of computed axes of `rank`, checked; `None` while their elements are not known as dims.
+fn run_axes(c: &mut InferCtx, rank: impl Fn(usize) -> usize) -> Result<Option<RunAxes>> {
+    let Some(elements) = c.need_values(1) else { return Ok(None) };
+    let axes = RunAxes::new(c.dims, &elements, rank(elements.len()));
+    axes.check(c, &elements)?;
+    Ok(Some(axes))
+}
+
 fn squeeze_infer(c: &mut InferCtx) -> Result<()> {
-    let (Some(s), axes) = (c.shape(0), axes_of(c)?) else {
+    let Some(s) = c.shape(0) else {
         c.set_unranked(0, c.dtype(0)?);
         return Ok(());
     };
     let one = c.dims.constant(1);
+    if has_run_axes(c) {
+        let Some(axes) = run_axes(c, |_| s.len())? else {
+            c.set_unranked(0, c.dtype(0)?);
+            return Ok(());
+        };
+        for n in axes.inner(c.dims, &s) {
+            c.require_eq(n, one, "the axes must have extent 1")?;
+        }
+        let rest = axes.extents_left(c.dims, &s);
+        return set_reshaped(c, rest);
+    }
+    let axes = axes_of(c)?;
     let gone = match axes {
         Some(a) => {
             let gone = c.axes(&a, s.len())?;
@@ -417,6 +443,20 @@ fn squeeze_infer(c: &mut InferCtx) -> Result<()> {
 }
 
 fn unsqueeze_infer(c: &mut InferCtx) -> Result<()> {
+    if let (true, Some(s)) = (has_run_axes(c), c.shape(0)) {
+        match (run_axes(c, |n| s.len() + n)?, c.list_len(1)) {
+            (Some(axes), _) => {
+                let shape = axes.extents_with_ones(c.dims, &s);
+                return set_reshaped(c, shape);
+            }
+            (None, Some(n)) => {
+                let d = c.unknown_extents(s.len() + n);
+                c.set(0, c.dtype(0)?, d);
+            }
+            (None, None) => c.set_unranked(0, c.dtype(0)?),
+        }
+        return Ok(());
+    }
     let Some(axes) = axes_of(c)? else {
         return Err(c.error(ErrorKind::Argument, "Unsqueeze: axes are missing"));
     };

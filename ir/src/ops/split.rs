@@ -44,6 +44,15 @@ impl Builder {
         }
         Ok(Builder { nest, reads, writes, full: full.clone(), axes, n_reductions: 0 })
     }
+    /// Both outer and inner axes for each axis of `full`, where the run decides which of the two runs over it.
+    ///
+    /// # Errors
+    /// As [`Builder::new`].
+    pub fn undecided(c: &mut NodeCtx, full: &Shape, outer: Shape, inner: Shape) -> Plan<Builder> {
+        let mut b = Builder::new(c, full, &vec![false; full.len()])?;
+        (b.nest.outer, b.nest.inner) = (outer.into_vec(), inner.into_vec());
+        Ok(b)
+    }
     /// Operand `i`'s element, broadcast to `full`; in its compute type.
     ///
     /// # Errors
@@ -97,6 +106,11 @@ impl Builder {
                 (Access { operand: self.writes[i], coords }, value)
             })
             .collect();
+        self.nest.phases.push(Phase::Store { over_inner: false, stores });
+    }
+    /// Stores to result `i` once per point, at given coordinates.
+    pub fn store_once_at(&mut self, i: usize, coords: SmallVec<[Coord; 4]>, value: ExprId) {
+        let stores = vec![(Access { operand: self.writes[i], coords }, value)];
         self.nest.phases.push(Phase::Store { over_inner: false, stores });
     }
     /// `1 / √(a + epsilon)`.

@@ -6,6 +6,7 @@ mod empty;
 mod indices;
 mod pad;
 mod random;
+mod run_axes;
 
 use crate::cases::{self, Case, Random};
 use crate::consts::{Const, ConstId};
@@ -316,9 +317,7 @@ fn seen(
     shape: &[usize],
 ) -> Result<Tensor, String> {
     let rank = x.shape().len();
-    let steps = |s: &[(DimId, i64)]| -> Result<Vec<(i64, i64)>, String> {
-        s.iter().map(|&(d, k)| Ok((dims.eval(d, env).map_err(|e| e.to_string())?, k))).collect()
-    };
+    let eval = |d: DimId| dims.eval(d, env).map_err(|e| e.to_string());
     // The position along every axis of the operand, for a coordinate of the result.
     let at: Box<dyn Fn(&[usize]) -> Vec<usize>> = match view {
         ViewOp::Reshape => return Ok(x.reshaped(shape)),
@@ -327,12 +326,12 @@ fn seen(
             Box::new(|c| (0..rank).map(|a| if x.shape()[a] == 1 { 0 } else { c[c.len() - rank + a] }).collect())
         }
         ViewOp::Slice(s) => {
-            let s = steps(s)?;
+            let s: Vec<(i64, i64)> = s.iter().map(|s| Ok((eval(s.0)?, eval(s.1)?))).collect::<Result<_, String>>()?;
             Box::new(move |c| c.iter().zip(&s).map(|(&c, s)| (s.0 + c as i64 * s.1) as usize).collect())
         }
-        ViewOp::Slices(all) => {
-            let s = steps(&all[i])?;
-            Box::new(move |c| c.iter().zip(&s).map(|(&c, s)| (s.0 + c as i64 * s.1) as usize).collect())
+        ViewOp::Parts(all) => {
+            let s: Vec<i64> = all[i].iter().map(|&d| eval(d)).collect::<Result<_, _>>()?;
+            Box::new(move |c| c.iter().zip(&s).map(|(&c, s)| s.wrapping_add(c as i64) as usize).collect())
         }
     };
     let (mut w, v) = (tensor::Writer::new(x.dtype(), shape), x.view());

@@ -281,10 +281,10 @@ impl<'a> Emit<'_, 'a> {
             let whole = child.param_like(s, "".into());
             let inside = child.shape_of(b, v)?;
             let zero = child.cx.out.dims.constant(0);
-            let steps: Vec<(DimId, i64)> =
-                std::iter::once((iter_dim, 1)).chain(inside.iter().map(|_| (zero, 1))).collect();
-            let (offset, strides) = views::slice(&mut child.cx.out.dims, whole.offset, &whole.strides, &steps);
-            let place = BufView { offset, shape: whole.shape[1..].into(), strides: strides[1..].into(), ..whole };
+            let start: Vec<DimId> = std::iter::once(iter_dim).chain(inside.iter().map(|_| zero)).collect();
+            let offset = views::part(&mut child.cx.out.dims, whole.offset, &whole.strides, &start);
+            let (shape, strides) = (whole.shape[1..].into(), whole.strides[1..].into());
+            let place = BufView { offset, shape, strides, ..whole };
             child.write_to(b, v, &place);
             places.push(place);
         }

@@ -461,9 +461,8 @@ impl<'c, 'a> Emit<'c, 'a> {
                     return None;
                 }
                 let base = self.dest_or_alloc(r, of)?;
-                let steps: Vec<(DimId, i64)> = start.iter().map(|&s| (s, 1)).collect();
-                let (offset, strides) = views::slice(&mut self.cx.out.dims, base.offset, &base.strides, &steps);
-                BufView { offset, strides, shape, ..base }
+                let offset = views::part(&mut self.cx.out.dims, base.offset, &base.strides, &start);
+                BufView { offset, shape, ..base }
             }
             Dest::Reshape { of } => {
                 let base = self.dest_or_alloc(r, of)?;
@@ -549,8 +548,8 @@ impl<'c, 'a> Emit<'c, 'a> {
                 (b, u32::try_from(k).unwrap_or(u32::MAX))
             } else {
                 let k = self.cx.out.dims.constant(i64::try_from(k).unwrap_or(i64::MAX));
-                let steps: Vec<(DimId, i64)> = b.strides.iter().map(|_| (k, 1)).collect();
-                let (offset, _) = views::slice(&mut self.cx.out.dims, b.offset, &b.strides, &steps);
+                let at = vec![k; b.strides.len()];
+                let offset = views::part(&mut self.cx.out.dims, b.offset, &b.strides, &at);
                 (BufView { offset, shape: Shape::new(), strides: Shape::new(), ..b }, 0)
             };
             let hi = self.cx.out.dims.sym(s).hi;
@@ -594,12 +593,11 @@ impl<'c, 'a> Emit<'c, 'a> {
                     let (offset, strides) = views::slice(dims, b.offset, &b.strides, steps);
                     BufView { offset, shape, strides, ..b.clone() }
                 }
-                ViewOp::Slices(all) => {
-                    let Some(steps) = all.get(i) else {
-                        return Err(Diagnostic::new(ErrorKind::Internal, format!("result {i} has no slice")));
+                ViewOp::Parts(all) => {
+                    let Some(start) = all.get(i) else {
+                        return Err(Diagnostic::new(ErrorKind::Internal, format!("result {i} has no part")));
                     };
-                    let (offset, strides) = views::slice(dims, b.offset, &b.strides, steps);
-                    BufView { offset, shape, strides, ..b.clone() }
+                    BufView { offset: views::part(dims, b.offset, &b.strides, start), shape, ..b.clone() }
                 }
             };
             self.bind.insert((r, v), seen);
@@ -672,9 +670,8 @@ impl<'c, 'a> Emit<'c, 'a> {
         for p in parts {
             let Some(Some(x)) = node.ins.get(p.operand).copied() else { continue };
             let from = self.buf(r, x)?;
-            let steps: Vec<(DimId, i64)> = p.start.iter().map(|&s| (s, 1)).collect();
-            let (offset, strides) = views::slice(&mut self.cx.out.dims, to.offset, &to.strides, &steps);
-            let place = BufView { offset, strides, shape: from.shape.clone(), ..to.clone() };
+            let offset = views::part(&mut self.cx.out.dims, to.offset, &to.strides, &p.start);
+            let place = BufView { offset, shape: from.shape.clone(), ..to.clone() };
             self.copy(&from, &place)?;
         }
         Ok(())
