@@ -22,6 +22,7 @@ pub mod nest;
 mod object;
 mod orc;
 mod scalar;
+mod small;
 pub mod target;
 #[cfg(test)]
 mod tests;

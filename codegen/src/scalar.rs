@@ -1,7 +1,7 @@
 //! Scalar expressions of loop nests: conversions, unary and binary operations by compute type.
 
 use crate::emit::{Em, F, I};
-use crate::math;
+use crate::{math, small};
 use inkwell::FloatPredicate as FP;
 use inkwell::IntPredicate as IP;
 use inkwell::attributes::AttributeLoc;
@@ -45,7 +45,7 @@ pub(crate) fn memory_type<'c>(e: &Em<'_, 'c>, d: DType) -> Why<BasicTypeEnum<'c>
     Ok(match d {
         F32 => e.f32().into(),
         F64 => e.f64().into(),
-        Bool | I8 | U8 => e.i8().into(),
+        Bool | I8 | U8 | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F8E8M0 => e.i8().into(),
         F16 | BF16 | I16 | U16 => e.i16().into(),
         I32 | U32 => e.i32().into(),
         I64 | U64 => e.i64().into(),
@@ -62,6 +62,7 @@ pub(crate) fn from_memory<'c>(e: &Em<'_, 'c>, v: Val<'c>, d: DType) -> Val<'c> {
         I8 | I16 => e.sext(v.into_int_value(), e.i32()).into(),
         U8 | U16 => e.zext(v.into_int_value(), e.i32()).into(),
         Bool => e.icmp(IP::NE, v.into_int_value(), e.i8().const_zero()).into(),
+        F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F8E8M0 => small::decode(e, v.into_int_value(), d).into(),
         _ => v,
     }
 }
@@ -76,6 +77,9 @@ pub(crate) fn to_memory<'c>(e: &Em<'_, 'c>, v: Val<'c>, from: DType, d: DType) -
             (if d == F16 { f32_to_f16(e, x) } else { f32_to_bf16(e, x) }).into()
         }
         Bool => e.zext(cast(e, v, from, Bool).into_int_value(), e.i8()).into(),
+        F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F8E8M0 => {
+            small::encode(e, to_f32_for_rounding(e, v, from), d).into()
+        }
         I8 | I16 | U8 | U16 => {
             let v = cast(e, v, from, ir::nest::compute_dtype(d).unwrap_or(I32)).into_int_value();
             e.trunc(v, int_type(e, d.bits())).into()
@@ -198,12 +202,16 @@ pub(crate) fn round<'c>(e: &Em<'_, 'c>, v: Val<'c>, from: DType, to: DType) -> W
     if !from.is_float() {
         return Err(format!("rounding {from} to {to} is not defined: only floats are rounded"));
     }
+    use DType::*;
     let narrow = match to {
-        DType::F64 => return Ok(v),
-        DType::F32 if from == DType::F32 => return Ok(v),
-        DType::F32 => cast(e, v, from, DType::F32).into_float_value(),
-        DType::F16 => f16_to_f32(e, f32_to_f16(e, to_f32_for_rounding(e, v, from))),
-        DType::BF16 => from_memory(e, f32_to_bf16(e, to_f32_for_rounding(e, v, from)).into(), to).into_float_value(),
+        F64 => return Ok(v),
+        F32 if from == F32 => return Ok(v),
+        F32 => cast(e, v, from, DType::F32).into_float_value(),
+        F16 => f16_to_f32(e, f32_to_f16(e, to_f32_for_rounding(e, v, from))),
+        BF16 => from_memory(e, f32_to_bf16(e, to_f32_for_rounding(e, v, from)).into(), to).into_float_value(),
+        F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F8E8M0 | F4E2M1 => {
+            small::decode(e, small::encode(e, to_f32_for_rounding(e, v, from), to), to)
+        }
         _ => return Err(format!("generated kernels do not round to {to}")),
     };
     Ok(cast(e, narrow.into(), DType::F32, from))
@@ -247,6 +255,7 @@ pub(crate) fn unary<'c>(e: &Em<'_, 'c>, op: UnOp, v: Val<'c>, d: DType) -> Why<V
             }
             IsNan => return Ok(e.is_nan(x).into()),
             IsInf => return Ok(e.fcmp(FP::OEQ, e.fabs(x), e.fk(x, f64::INFINITY)).into()),
+            ToBits => return Ok(e.bits(x).into()),
             _ => return Err(format!("{op:?} is not defined on {d}")),
         }
         .into());
@@ -258,6 +267,7 @@ pub(crate) fn unary<'c>(e: &Em<'_, 'c>, op: UnOp, v: Val<'c>, d: DType) -> Why<V
         Not if d == DType::Bool => e.not(x),
         BitNot => e.not(x),
         IsNan | IsInf => e.i1().const_zero(),
+        FromBits if !signed && d != DType::Bool => return Ok(e.from_bits(x).into()),
         _ if d == DType::Bool => return Err(format!("{op:?} is not defined on {d}")),
         Not => e.icmp(IP::EQ, x, zero),
         Neg => e.neg(x),
@@ -291,6 +301,7 @@ pub(crate) fn binary<'c>(e: &Em<'_, 'c>, op: BinOp, a: Val<'c>, b: Val<'c>, d: D
                 let r = e.call(fmod(e, x.get_type()), &[x.into(), y.into()]).into_float_value();
                 let z = e.fk(x, 0.0);
                 let differ = e.xor(e.fcmp(FP::OLT, r, z), e.fcmp(FP::OLT, y, z));
+                let r = e.fsel(e.fcmp(FP::OEQ, r, z), e.copysign(z, y), r);
                 e.fsel(e.and(e.fcmp(FP::UNE, r, z), differ), e.fadd(r, y), r)
             }
             Eq => return cmp(FP::OEQ),

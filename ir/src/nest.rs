@@ -159,6 +159,10 @@ pub enum UnOp {
     Sign,
     IsNan,
     IsInf,
+    /// The bits of an f32 as u32, of an f64 as u64.
+    ToBits,
+    /// The f32 of the bits in a u32, the f64 of those in a u64.
+    FromBits,
 }
 
 /// Binary operations. Integers wrap. `Div` of integers truncates, `Mod` has the divisor's sign, `Rem` the dividend's; division by
@@ -187,6 +191,18 @@ pub enum BinOp {
     Le,
     Gt,
     Ge,
+}
+
+impl UnOp {
+    /// The type of `ToBits` and `FromBits` of a value of type `d`.
+    pub fn reinterpreted(self, d: DType) -> DType {
+        match (self, d.bits()) {
+            (UnOp::ToBits, 64) => DType::U64,
+            (UnOp::ToBits, _) => DType::U32,
+            (_, 64) => DType::F64,
+            _ => DType::F32,
+        }
+    }
 }
 
 impl BinOp {
@@ -254,6 +270,7 @@ pub fn compute_dtype(d: DType) -> Option<DType> {
 pub fn is_storable(d: DType) -> bool {
     use DType::*;
     matches!(d, F32 | F64 | F16 | BF16 | Bool | I8 | U8 | I16 | U16 | I32 | U32 | I64 | U64)
+        || matches!(d, F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F8E8M0)
 }
 
 impl Nest {
@@ -310,6 +327,7 @@ impl Nest {
                 }
             }
             Expr::Unary(UnOp::Not | UnOp::IsNan | UnOp::IsInf, _) => DType::Bool,
+            Expr::Unary(op @ (UnOp::ToBits | UnOp::FromBits), a) => op.reinterpreted(self.expr_dtype(*a)),
             Expr::Binary(op, ..) if op.is_compare() => DType::Bool,
             Expr::Unary(_, a) | Expr::Binary(_, a, _) | Expr::Select(_, a, _) | Expr::Round(a, _) => {
                 self.expr_dtype(*a)

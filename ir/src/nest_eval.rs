@@ -417,8 +417,7 @@ fn round(x: f64, d: DType) -> f64 {
     match d {
         DType::F64 => x,
         DType::F32 => f64::from(x as f32),
-        // f32 on the way, as generated code does.
-        _ => data::f64s(&data::from_f64s(d, &[1], &[f64::from(x as f32)]))[0],
+        _ => data::f64s(&data::from_f64s(d, &[1], &[x]))[0],
     }
 }
 
@@ -489,6 +488,8 @@ fn unary(op: UnOp, x: Scalar, d: DType) -> Scalar {
             UnOp::BitNot => !v,
             UnOp::Sign => v.signum(),
             UnOp::IsNan | UnOp::IsInf => 0,
+            UnOp::FromBits if d == DType::U64 => return Scalar::Float(f64::from_bits(v as u64)),
+            UnOp::FromBits => return Scalar::Float(f32::from_bits(v as u32).into()),
             // The others leave whole numbers as they are; a smooth function of an integer is a builder's mistake, and shows.
             UnOp::Floor | UnOp::Ceil | UnOp::RoundEven | UnOp::Trunc => v,
             _ => return fit(convert(unary(op, Scalar::Float(v as f64), DType::F64), d), d),
@@ -497,6 +498,8 @@ fn unary(op: UnOp, x: Scalar, d: DType) -> Scalar {
     Scalar::Float(match op {
         UnOp::IsNan => return Scalar::bool(v.is_nan()),
         UnOp::IsInf => return Scalar::bool(v.is_infinite()),
+        UnOp::ToBits if d == DType::F64 => return Scalar::Int(v.to_bits().into()),
+        UnOp::ToBits => return Scalar::Int((v as f32).to_bits().into()),
         UnOp::Neg => -v,
         UnOp::Abs => v.abs(),
         UnOp::Sqrt => v.sqrt(),
@@ -522,7 +525,7 @@ fn unary(op: UnOp, x: Scalar, d: DType) -> Scalar {
         UnOp::RoundEven => v.round_ties_even(),
         UnOp::Trunc => v.trunc(),
         UnOp::Sign => math::sign(v),
-        UnOp::Not | UnOp::BitNot => v,
+        UnOp::Not | UnOp::BitNot | UnOp::FromBits => v,
     })
 }
 
@@ -534,10 +537,7 @@ fn binary(op: BinOp, x: Scalar, y: Scalar, d: DType) -> Scalar {
             BinOp::Mul => a * b,
             BinOp::Div => a / b,
             BinOp::Rem => a % b,
-            BinOp::Mod => {
-                let r = a % b;
-                if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
-            }
+            BinOp::Mod => math::modulo(a, b),
             BinOp::Pow => a.powf(b),
             BinOp::Min => math::min(a, b),
             BinOp::Max => math::max(a, b),
@@ -568,20 +568,8 @@ fn binary(op: BinOp, x: Scalar, y: Scalar, d: DType) -> Scalar {
         BinOp::And => a & b,
         BinOp::Or => a | b,
         BinOp::Xor => a ^ b,
-        BinOp::Shl => {
-            if (0..bits).contains(&b) {
-                a << b
-            } else {
-                0
-            }
-        }
-        BinOp::Shr => {
-            if (0..bits).contains(&b) {
-                a >> b
-            } else {
-                0
-            }
-        }
+        BinOp::Shl => math::shift_left(a, b, bits),
+        BinOp::Shr => math::shift_right(a, b, bits),
         BinOp::Eq => (a == b).into(),
         BinOp::Ne => (a != b).into(),
         BinOp::Lt => (a < b).into(),

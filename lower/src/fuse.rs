@@ -81,7 +81,7 @@ fn cost(nest: &Nest, e: ExprId) -> Cost {
         c.ops += match x {
             Expr::Unary(op, _) => match op {
                 UnOp::Neg | UnOp::Abs | UnOp::Not | UnOp::BitNot | UnOp::Floor | UnOp::Ceil | UnOp::RoundEven => 1,
-                UnOp::Trunc | UnOp::Sign | UnOp::IsNan | UnOp::IsInf => 1,
+                UnOp::Trunc | UnOp::Sign | UnOp::IsNan | UnOp::IsInf | UnOp::ToBits | UnOp::FromBits => 1,
                 UnOp::Sqrt | UnOp::Rsqrt | UnOp::Recip => 4,
                 _ => 10,
             },

@@ -87,7 +87,7 @@ binary! {
     /// `a / b`; integers truncate toward zero, and x / 0 is 0 for them.
     div: |x, y| x / y, |x, y| x.checked_div(y).unwrap_or(0);
     /// The remainder with the sign of `b` (Python's `%`); x mod 0 is 0 for integers.
-    modulo: |x, y| { let r = x % y; if r != 0.0 && (r < 0.0) != (y < 0.0) { r + y } else { r } },
+    modulo: math::modulo,
         |x, y| { let r = x.checked_rem(y).unwrap_or(0); if r != 0 && (r < 0) != (y < 0) { r + y } else { r } };
     /// The remainder with the sign of `a` (C's `fmod`).
     rem: |x, y| x % y, |x, y| x.checked_rem(y).unwrap_or(0);
@@ -95,6 +95,10 @@ binary! {
     max: math::max, |x, y| x.max(y);
     /// The less; NaN when either is.
     min: math::min, |x, y| x.min(y);
+    /// `a · 2ᵇ` without the bits that leave the type; a count that is negative or no less than its bits gives 0.
+    shift_left: |_, _| f64::NAN, |x, y| math::shift_left(x, y, 64);
+    /// `a / 2ᵇ`, rounded down; a count that is negative or no less than the bits of the type leaves the sign alone.
+    shift_right: |_, _| f64::NAN, |x, y| math::shift_right(x, y, 64);
     /// Bitwise or logical and.
     and: |_, _| f64::NAN, |x, y| x & y;
     /// Bitwise or logical or.

@@ -15,5 +15,6 @@ pub mod math;
 pub mod matmul;
 pub mod movement;
 pub mod norm;
+pub mod quant;
 pub mod recurrence;
 pub mod reduce;

@@ -18,6 +18,26 @@ pub fn min(x: f64, y: f64) -> f64 {
     -max(-x, -y)
 }
 
+/// The remainder with the sign of `y`, zeros too (Python's `%`): `y` infinite gives `x`, or `y` where the signs differ.
+pub fn modulo(x: f64, y: f64) -> f64 {
+    let r = x % y;
+    match r != 0.0 {
+        true if (r < 0.0) != (y < 0.0) => r + y,
+        true => r,
+        false => r.copysign(y),
+    }
+}
+
+/// `x` shifted right by `n` bits of `bits`; a count that is negative or too great leaves the sign alone.
+pub fn shift_right(x: i128, n: i128, bits: i128) -> i128 {
+    x >> if (0..bits).contains(&n) { n } else { bits }
+}
+
+/// `x` shifted left by `n` bits; a count that is negative, or not below the `bits` of the type, gives 0.
+pub fn shift_left(x: i128, n: i128, bits: i128) -> i128 {
+    if (0..bits).contains(&n) { x << n } else { 0 }
+}
+
 /// 1, 0 or -1; NaN stays.
 pub fn sign(x: f64) -> f64 {
     if x.is_nan() || x == 0.0 { x + 0.0 } else { x.signum() }

@@ -283,10 +283,12 @@ fn is_window(nest: &Nest) -> bool {
 
 /// How many operations take dozens of instructions.
 fn heavy(nest: &Nest, live: &[bool]) -> usize {
-    use UnOp::{Abs, BitNot, Ceil, Floor, IsInf, IsNan, Neg, Not, Recip, RoundEven, Rsqrt, Sign, Sqrt, Trunc};
+    use UnOp::{Abs, BitNot, Ceil, Floor, FromBits, IsInf, IsNan, Neg, Not, Recip, RoundEven, Rsqrt, Sign, Sqrt};
+    use UnOp::{ToBits, Trunc};
     let one = |x: &Expr| match x {
         Expr::Unary(
-            Abs | BitNot | Ceil | Floor | IsInf | IsNan | Neg | Not | Recip | RoundEven | Rsqrt | Sign | Sqrt | Trunc,
+            Abs | BitNot | Ceil | Floor | FromBits | IsInf | IsNan | Neg | Not | Recip | RoundEven | Rsqrt | Sign
+            | Sqrt | ToBits | Trunc,
             _,
         ) => 0,
         Expr::Unary(..) => 1,

@@ -327,7 +327,7 @@ fn every_operation_on_every_type_has_instructions() {
     use UnOp::*;
     let one = [
         Neg, Abs, Not, BitNot, Sqrt, Rsqrt, Recip, Exp, Log, Sin, Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Tanh, Asinh,
-        Acosh, Atanh, Erf, Floor, Ceil, RoundEven, Trunc, Sign, IsNan, IsInf,
+        Acosh, Atanh, Erf, Floor, Ceil, RoundEven, Trunc, Sign, IsNan, IsInf, ToBits, FromBits,
     ];
     let two = [Add, Sub, Mul, Div, Mod, Rem, Pow, Min, Max, And, Or, Xor, Shl, Shr, Eq, Ne, Lt, Le, Gt, Ge];
     let compute = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U64, DType::Bool];
@@ -349,11 +349,11 @@ fn every_operation_on_every_type_has_instructions() {
     for d in compute {
         for op in one {
             let ok = if d.is_float() {
-                !matches!(op, Not | BitNot)
+                !matches!(op, Not | BitNot | FromBits)
             } else if d == DType::Bool {
                 op == Not
             } else {
-                matches!(op, Neg | Abs | Not | BitNot | Sign)
+                matches!(op, Neg | Abs | Not | BitNot | Sign) || op == FromBits && matches!(d, DType::U32 | DType::U64)
             };
             if ok {
                 add(format!("{op:?}_{d}"), d, &|k, x, _| k.nest.un(op, x));
@@ -374,7 +374,8 @@ fn every_operation_on_every_type_has_instructions() {
             add(format!("cast_{d}_{to}"), d, &|k, x, _| k.nest.expr(Expr::Cast(x, to)));
         }
     }
-    for to in [DType::F16, DType::BF16] {
+    let small = [DType::F8E4M3FN, DType::F8E4M3FNUZ, DType::F8E5M2, DType::F8E5M2FNUZ, DType::F8E8M0, DType::F4E2M1];
+    for to in [DType::F16, DType::BF16].into_iter().chain(small) {
         for d in [DType::F32, DType::F64] {
             add(format!("round_{d}_{to}"), d, &|k, x, _| k.nest.expr(Expr::Round(x, to)));
         }

@@ -314,7 +314,8 @@ pub fn softmax_known(d: DType, n: i64) -> Kit {
 pub fn all() -> Vec<Example> {
     use Combiner::*;
     use DType::*;
-    let mut out: Vec<Example> = [F32, F64, F16, BF16, I8, U8, I32, I64, Bool].into_iter().map(elementwise).collect();
+    let mut out: Vec<Example> =
+        [F32, F64, F16, BF16, F8E4M3FN, F8E5M2FNUZ, I8, U8, I32, I64, Bool].into_iter().map(elementwise).collect();
     out.extend([gelu(F32), gelu(F16), sines(F32), sines(F64), transpose(), gather(), pool(), two_axes(), reread()]);
     for (c, d) in [
         (Sum, F32),

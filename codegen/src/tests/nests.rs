@@ -7,7 +7,7 @@ use tensor::DType;
 const O: fn(u16) -> Axis = Axis::Outer;
 const I: fn(u16) -> Axis = Axis::Inner;
 const COMPUTE: [DType; 7] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U64, DType::Bool];
-const MEMORY: [DType; 13] = [
+const MEMORY: [DType; 18] = [
     DType::F32,
     DType::F64,
     DType::F16,
@@ -21,6 +21,11 @@ const MEMORY: [DType; 13] = [
     DType::I64,
     DType::U64,
     DType::Bool,
+    DType::F8E4M3FN,
+    DType::F8E4M3FNUZ,
+    DType::F8E5M2,
+    DType::F8E5M2FNUZ,
+    DType::F8E8M0,
 ];
 const SIZES: [i64; 7] = [0, 1, 7, 8, 9, 64, 1000];
 
@@ -79,7 +84,8 @@ impl Batch {
 
 fn is_transcendental(op: UnOp) -> bool {
     use UnOp::*;
-    !matches!(op, Neg | Abs | Not | BitNot | Sqrt | Recip | Floor | Ceil | RoundEven | Trunc | Sign | IsNan | IsInf)
+    let exact = matches!(op, Floor | Ceil | RoundEven | Trunc | Sign | IsNan | IsInf | ToBits | FromBits);
+    !exact && !matches!(op, Neg | Abs | Not | BitNot | Sqrt | Recip)
 }
 
 #[test]
@@ -87,13 +93,15 @@ fn every_unary_operation_on_every_compute_type() {
     use UnOp::*;
     let all = [
         Neg, Abs, Not, BitNot, Sqrt, Rsqrt, Recip, Exp, Log, Sin, Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Tanh, Asinh,
-        Acosh, Atanh, Erf, Floor, Ceil, RoundEven, Trunc, Sign, IsNan, IsInf,
+        Acosh, Atanh, Erf, Floor, Ceil, RoundEven, Trunc, Sign, IsNan, IsInf, ToBits, FromBits,
     ];
     let mut b = Batch { kits: vec![] };
     for d in COMPUTE {
         for op in all {
-            let on_float = d.is_float() && !matches!(op, Not | BitNot);
-            let on_int = d.is_int() && matches!(op, Neg | Abs | BitNot | Sign) || d == DType::Bool && op == Not;
+            let on_float = d.is_float() && !matches!(op, Not | BitNot | FromBits);
+            let on_int = d.is_int() && matches!(op, Neg | Abs | BitNot | Sign)
+                || d == DType::Bool && op == Not
+                || op == FromBits && matches!(d, DType::U32 | DType::U64);
             if !on_float && !on_int {
                 continue;
             }
@@ -181,7 +189,8 @@ fn elements_of_every_type_convert_to_every_other() {
         }
     }
     for d in [DType::F32, DType::F64] {
-        for to in [DType::F16, DType::BF16] {
+        let narrow = MEMORY.into_iter().filter(|m| m.is_float() && m.bits() <= 16);
+        for to in narrow.chain([DType::F4E2M1]) {
             b.add(format!("round_{d}_{to}"), &[1], &[d], d, Close::Exact, true, |k, x| {
                 k.nest.expr(Expr::Round(x[0], to))
             });

@@ -4,10 +4,12 @@ use super::broadcast::{elements, map_values};
 use super::elementwise::copy_lower;
 use super::pointwise::{Exprs, arg, one, out_type};
 use super::row::*;
+use crate::attrs::Attrs;
 use crate::lowering::Candidate::{Host, Pointwise, View};
 use crate::lowering::{NodeCtx, Plan, ViewOp};
-use crate::nest::{ExprId, Nest};
+use crate::nest::{BinOp, Expr, ExprId, Nest, UnOp, compute_dtype};
 use crate::op::{AttrKind, InferCtx, OpDef, Param, RefCtx, attr, opt, req};
+use reference::cast::{self, Ends, Rounding, SCALE_ENDS, ScaleRounding};
 use tensor::DType::{self, *};
 use tensor::{ErrorKind, Result, Tensor};
 
@@ -52,13 +54,29 @@ fn infer_cast(c: &mut InferCtx) -> Result<()> {
     if matches!(to, C64 | C128) {
         return Err(c.error(ErrorKind::Unsupported, format!("Cast to {to}")));
     }
+    checked_rounding(c, 1)?;
     infer_to(c, to)
+}
+
+/// Attributes of a row as [`Rounding`]; `slot` is that of `saturate`, which `round_mode` follows.
+fn rounding(attrs: &Attrs, slot: usize) -> Option<Rounding> {
+    let scale = ScaleRounding::from_name(attrs.str(slot + 1).unwrap_or("up"))?;
+    Some(Rounding { saturate: attrs.int(slot) != Some(0), scale })
+}
+
+/// The rounding of a node, or what is wrong with it.
+fn checked_rounding(c: &InferCtx, slot: usize) -> Result<Rounding> {
+    let mode = c.attrs.str(slot + 1).unwrap_or("");
+    rounding(c.attrs, slot).ok_or_else(|| {
+        let e = c.error(ErrorKind::Unsupported, format!("{}: there is no round_mode {mode:?}", c.def.name));
+        e.help("it is up, down or nearest")
+    })
 }
 
 fn cast_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
     let x = c.input(0)?;
     let to = target(c.attrs).unwrap_or(x.dtype());
-    Ok(vec![reference::cast::cast(x, to, c.attrs.int(1) != Some(0))?])
+    Ok(vec![cast::cast(x, to, rounding(c.attrs, 1).unwrap_or_default())?])
 }
 
 fn same_type_view(c: &mut NodeCtx) -> Plan<ViewOp> {
@@ -66,44 +84,106 @@ fn same_type_view(c: &mut NodeCtx) -> Plan<ViewOp> {
     if from == to { Ok(ViewOp::Reshape) } else { Err(format!("{from} becomes {to}").into()) }
 }
 
-fn cast_lower(c: &mut NodeCtx, n: &mut Nest, a: &[Option<ExprId>]) -> Exprs {
+fn cast_lower(c: &mut NodeCtx, n: &mut Nest, a: &[Option<ExprId>], slot: usize) -> Exprs {
     let x = arg(a, 0)?;
-    let (from, to) = (c.need(0)?.dtype, c.outs[0].dtype);
-    let saturates = c.attrs.int(1) != Some(0);
-    if SMALL_FLOATS.contains(&to) && !saturates {
-        return Err(format!("conversion to {to} with saturate=0 is not generated").into());
+    let to = c.outs[0].dtype;
+    let how = rounding(c.attrs, slot).ok_or("round_mode is not known")?;
+    out_type(c, 0)?;
+    one(n.convert(x, to, how))
+}
+
+impl Nest {
+    /// `x` as an element of type `to`, in its compute type: what [`cast::cast`] does to one element.
+    pub fn convert(&mut self, x: ExprId, to: DType, how: Rounding) -> ExprId {
+        let wide = compute_dtype(to).unwrap_or(F32);
+        let from = self.expr_dtype(x);
+        if !to.is_float() {
+            let x = if from.is_float() && to.is_int() { self.cast(x, int_path(to)) } else { x };
+            return self.cast(x, wide);
+        }
+        if to == wide {
+            return self.cast(x, wide);
+        }
+        // Integers that f32 rounds are beyond the range of every narrower float but bf16.
+        let by_f64 = from == F64 || (to == BF16 && !self.is_f32(x));
+        let x = self.cast(x, if by_f64 { F64 } else { F32 });
+        let x = match (to, Ends::of(to)) {
+            (_, Some(e)) if how.saturate => self.clamp(x, -e.max, e.max),
+            (_, Some(e)) => self.leave_range(x, e),
+            (F4E2M1, _) => {
+                let (nan, zero) = (self.un(UnOp::IsNan, x), self.num_like(-0.0, x));
+                self.select(nan, zero, x)
+            }
+            (F8E8M0, _) => {
+                let x = self.cast(x, F32);
+                self.power_of_two(x, how)
+            }
+            _ => x,
+        };
+        // One rounding from f64, not two by way of f32.
+        let x = if self.expr_dtype(x) == F64 { self.expr(Expr::Round(x, to)) } else { x };
+        self.cast(x, F32)
     }
-    if to == F4E2M1 || to == F8E8M0 || from == F8E8M0 {
-        return Err(format!("conversion between {from} and {to} is not generated").into());
+
+    /// Whether f32 holds every value that an expression can have.
+    fn is_f32(&self, x: ExprId) -> bool {
+        match self.get(x) {
+            Expr::Load(a) => self.operands[usize::from(a.operand)].dtype.bits() <= 16,
+            _ => matches!(self.expr_dtype(x), F32 | Bool),
+        }
     }
-    let wide = out_type(c, 0)?;
-    let x = match from.is_float() && to.is_int() {
-        true => n.cast(x, int_path(to)),
-        false => x,
-    };
-    one(n.cast(x, wide))
+
+    /// What is beyond the range of an 8-bit float becomes what stands for that.
+    fn leave_range(&mut self, x: ExprId, e: Ends) -> ExprId {
+        let size = self.un(UnOp::Abs, x);
+        let beyond = self.bin_num(if e.tie_stays { BinOp::Gt } else { BinOp::Ge }, size, e.tie);
+        let (instead, zero) = (self.num_like(e.beyond, x), self.num_like(0.0, x));
+        let (negative, minus) = (self.bin(BinOp::Lt, x, zero), self.num_like(-e.beyond, x));
+        let instead = self.select(negative, minus, instead);
+        self.select(beyond, instead, x)
+    }
+
+    /// The power of two that an f8e8m0 holds for the magnitude of an f32.
+    fn power_of_two(&mut self, x: ExprId, how: Rounding) -> ExprId {
+        let int = |n: &mut Nest, v: u32| n.expr(Expr::Int(v.into(), U32));
+        let (least, greatest) = SCALE_ENDS;
+        let size = self.un(UnOp::Abs, x);
+        let bits = self.un(UnOp::ToBits, size);
+        let (carry, exponent) = (int(self, how.scale.carry()), int(self, 0xff80_0000));
+        let sum = self.bin(BinOp::Add, bits, carry);
+        let mut r = self.bin(BinOp::And, sum, exponent);
+        let (lo, hi) = (int(self, least), int(self, greatest));
+        if how.saturate {
+            r = self.bin(BinOp::Min, r, hi);
+        }
+        let small = self.bin(BinOp::Le, bits, lo);
+        r = self.select(small, lo, r);
+        let y = self.un(UnOp::FromBits, r);
+        let mut bad = self.un(UnOp::IsNan, x);
+        if !how.saturate {
+            let (under, over) = (self.bin(BinOp::Lt, bits, lo), self.bin(BinOp::Gt, r, hi));
+            let outside = self.bin(BinOp::Or, under, over);
+            bad = self.bin(BinOp::Or, bad, outside);
+        }
+        let nan = self.num_like(f64::NAN, x);
+        self.select(bad, nan, y)
+    }
 }
 
 /// Slots of `Cast` from version 19 on; `CastLike` has only the second.
 const SATURATE: crate::op::AttrDef = attr("saturate", AttrKind::Int(1));
 
+/// Versions from 24 on have it, with f8e8m0.
+const ROUND_MODE: crate::op::AttrDef = attr("round_mode", AttrKind::Str("up"));
+
 fn cast_like_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
-    Ok(vec![reference::cast::cast(c.input(0)?, c.input(1)?.dtype(), c.attrs.int(0) != Some(0))?])
+    Ok(vec![cast::cast(c.input(0)?, c.input(1)?.dtype(), rounding(c.attrs, 0).unwrap_or_default())?])
 }
 
 fn infer_cast_like(c: &mut InferCtx) -> Result<()> {
+    checked_rounding(c, 0)?;
     let to = c.dtype(1)?;
     infer_to(c, to)
-}
-
-fn cast_like_lower(c: &mut NodeCtx, n: &mut Nest, a: &[Option<ExprId>]) -> Exprs {
-    if c.attrs.int(0) == Some(0) && SMALL_FLOATS.contains(&c.outs[0].dtype) {
-        return Err("conversion with saturate=0 is not generated".into());
-    }
-    let attrs = crate::attrs::Attrs::default();
-    let ins = [c.ins[0].clone()];
-    let mut inner = NodeCtx { dims: c.dims, attrs: &attrs, ins: &ins, outs: c.outs, consts: c.consts };
-    cast_lower(&mut inner, n, &a[..1])
 }
 
 const CAST_CASES: &[&str] = &[
@@ -188,60 +268,63 @@ fn dropout_lower(c: &mut NodeCtx, n: &mut Nest, a: &[Option<ExprId>]) -> Exprs {
 
 const DROPOUT_OUT: &[Param] = &[req("output", "T"), opt("mask", "M")];
 
+/// Element types before version 19.
+const OLD: &[DType] = &[F32, F16, BF16, F64, I32, I64, I8, I16, U8, U16, U32, U64, Bool, String];
+/// Element types of versions 19 and 20.
+const F8: &[DType] = &[
+    F32, F16, BF16, F64, I32, I64, I8, I16, U8, U16, U32, U64, Bool, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, String,
+];
+/// Element types of versions 21 to 23.
+const PACKED: &[DType] = &[
+    F32, F16, BF16, F64, I32, I64, I8, I16, U8, U16, U32, U64, Bool, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, U4, I4,
+    F4E2M1, String,
+];
+const TO: crate::op::AttrDef = attr("to", AttrKind::IntReq);
+
+/// output = input in element type `to`.
+const CAST: OpDef = OpDef {
+    name: "Cast",
+    inputs: &[req("input", "T1")],
+    outputs: &[req("output", "T2")],
+    attrs: &[TO, SATURATE, ROUND_MODE],
+    dtypes: &[("T1", ANY), ("T2", ANY)],
+    infer: infer_cast,
+    reference: Some(cast_ref),
+    lower: &[View(same_type_view), Pointwise(|c, n, a| cast_lower(c, n, a, 1))],
+    tolerance: ROUNDED,
+    cases: CAST_CASES,
+    ..ROW
+};
+
+/// output = input in the element type of the second operand.
+const CAST_LIKE: OpDef = OpDef {
+    name: "CastLike",
+    inputs: &[req("input", "T1"), req("target_type", "T2")],
+    outputs: &[req("output", "T2")],
+    attrs: &[SATURATE, ROUND_MODE],
+    dtypes: &[("T1", ANY), ("T2", ANY)],
+    infer: infer_cast_like,
+    reference: Some(cast_like_ref),
+    lower: &[View(same_type_view), Pointwise(|c, n, a| cast_lower(c, n, &a[..1], 0))],
+    tolerance: ROUNDED,
+    cases: &["[5]{-1,2.5,0,1,100};[]"],
+    ..ROW
+};
+
 /// The rows.
 pub static ROWS: &[OpDef] = &[
-    // output = input in element type `to`; 8-bit floats did not exist
-    OpDef {
-        name: "Cast",
-        since: 6,
-        until: 18,
-        inputs: &[req("input", "T1")],
-        outputs: &[req("output", "T2")],
-        attrs: &[attr("to", AttrKind::IntReq)],
-        dtypes: &[("T1", ANY), ("T2", ANY)],
-        infer: infer_cast,
-        reference: Some(cast_ref),
-        lower: &[View(same_type_view), Pointwise(cast_lower), Host],
-        tolerance: ROUNDED,
-        cases: CAST_CASES,
-        ..ROW
-    },
-    // output = input in element type `to`
-    OpDef {
-        name: "Cast",
-        since: 19,
-        inputs: &[req("input", "T1")],
-        outputs: &[req("output", "T2")],
-        // The rounding of f8e8m0 (version 24) is the default, up, where it is asked for at all: that type is refused below.
-        attrs: &[attr("to", AttrKind::IntReq), SATURATE, attr("round_mode", AttrKind::Str("up"))],
-        dtypes: &[("T1", ANY), ("T2", ANY)],
-        infer: |c| {
-            if target(c.attrs) == Some(F8E8M0) && c.dtype(0)? != F8E8M0 {
-                return Err(c.error(ErrorKind::Unsupported, "Cast to f8e8m0"));
-            }
-            infer_cast(c)
-        },
-        reference: Some(cast_ref),
-        lower: &[View(same_type_view), Pointwise(cast_lower), Host],
-        tolerance: ROUNDED,
-        cases: CAST_CASES,
-        ..ROW
-    },
-    // output = input in the element type of the second operand
-    OpDef {
-        name: "CastLike",
-        since: 15,
-        inputs: &[req("input", "T1"), req("target_type", "T2")],
-        outputs: &[req("output", "T2")],
-        attrs: &[SATURATE, attr("round_mode", AttrKind::Str("up"))],
-        dtypes: &[("T1", ANY), ("T2", ANY)],
-        infer: infer_cast_like,
-        reference: Some(cast_like_ref),
-        lower: &[View(same_type_view), Pointwise(cast_like_lower), Host],
-        tolerance: ROUNDED,
-        cases: &["[5]{-1,2.5,0,1,100};[]"],
-        ..ROW
-    },
+    OpDef { since: 6, until: 18, attrs: &[TO], dtypes: &[("T1", OLD), ("T2", OLD)], ..CAST },
+    // With 8-bit floats
+    OpDef { since: 19, until: 20, attrs: &[TO, SATURATE], dtypes: &[("T1", F8), ("T2", F8)], ..CAST },
+    // With packed integers, from 23 on f4e2m1
+    OpDef { since: 21, until: 23, attrs: &[TO, SATURATE], dtypes: &[("T1", PACKED), ("T2", PACKED)], ..CAST },
+    // With f8e8m0, from 25 on integers of 2 bits. 28 adds 6-bit floats, which are refused where their tensors are read.
+    OpDef { since: 24, until: 27, ..CAST },
+    OpDef { since: 28, ..CAST },
+    OpDef { since: 15, until: 18, attrs: &[], dtypes: &[("T1", OLD), ("T2", OLD)], ..CAST_LIKE },
+    OpDef { since: 19, until: 20, attrs: &[SATURATE], dtypes: &[("T1", F8), ("T2", F8)], ..CAST_LIKE },
+    OpDef { since: 21, until: 23, attrs: &[SATURATE], dtypes: &[("T1", PACKED), ("T2", PACKED)], ..CAST_LIKE },
+    OpDef { since: 24, ..CAST_LIKE },
     // output = input
     OpDef {
         name: "Identity",

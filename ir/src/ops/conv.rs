@@ -6,7 +6,7 @@ use super::loops::{Builder, inner, outer};
 use super::row::{FLOATS, ROW};
 use super::window::{AUTO_PAD, Geometry, PADS, geometry, numbers, window};
 use crate::lowering::{CallSpec, Candidate, IntArg, NodeCtx, Plan};
-use crate::nest::{BinOp, Combiner, Coord, Expr, Nest, Term};
+use crate::nest::{BinOp, Combiner, Coord, Expr, ExprId, Nest, Term};
 use crate::op::{AttrDef, AttrKind, HIP_DOMAIN, InferCtx, OpDef, Param, RefCtx, Tol, attr, opt, req};
 use crate::ty::Shape;
 use reference::conv::{self, Window};
@@ -20,7 +20,7 @@ const GROUP: usize = 5;
 /// Slot of the activation of FusedConv, of the output padding of ConvTranspose.
 const AFTER: usize = 6;
 
-const ATTRS: [AttrDef; 6] = [
+pub(super) const ATTRS: [AttrDef; 6] = [
     attr("auto_pad", AttrKind::Str("NOTSET")),
     attr("kernel_shape", AttrKind::Ints),
     attr("pads", AttrKind::Ints),
@@ -135,16 +135,21 @@ fn kernel_of(p: &DimPool, w: &[DimId]) -> Option<Vec<i64>> {
     w.get(2..)?.iter().map(|&d| p.as_const(d)).collect()
 }
 
+/// Which operands are weight and bias; the image is the first.
+#[derive(Clone, Copy)]
+pub(super) struct Places {
+    pub weight: usize,
+    pub bias: usize,
+}
+const PLACES: Places = Places { weight: 1, bias: 2 };
+
 /// Checks ranks, channels and the bias; gives the shapes of x and w, when known.
-fn checked(c: &mut InferCtx, transposed: bool) -> Result<Option<(Shape, Shape, i64)>> {
+fn checked(c: &mut InferCtx, at: Places, transposed: bool) -> Result<Option<(Shape, Shape, i64)>> {
     let group = c.attrs.int(GROUP).unwrap_or(1);
     if group < 1 {
         return Err(c.error(ErrorKind::Shape, format!("{}: group is {group}", c.def.name)));
     }
-    let (Some(x), Some(w)) = (c.shape(0), c.shape(1)) else {
-        c.set_unranked(0, c.dtype(0)?);
-        return Ok(None);
-    };
+    let (Some(x), Some(w)) = (c.shape(0), c.shape(at.weight)) else { return Ok(None) };
     if x.len() < 3 || x.len() != w.len() {
         let text = format!("{}: the image has {} axes and the weight {}", c.def.name, x.len(), w.len());
         return Err(c.error(ErrorKind::Shape, text));
@@ -160,7 +165,7 @@ fn checked(c: &mut InferCtx, transposed: bool) -> Result<Option<(Shape, Shape, i
             return Err(c.error(ErrorKind::Shape, text));
         }
     }
-    if let Some(b) = c.shape(2) {
+    if let Some(b) = c.shape(at.bias) {
         let m = if transposed { c.dims.mul(w[1], k) } else { w[0] };
         match b.as_slice() {
             [n] => c.require_eq(*n, m, "one bias per output channel")?,
@@ -171,29 +176,44 @@ fn checked(c: &mut InferCtx, transposed: bool) -> Result<Option<(Shape, Shape, i
 }
 
 fn conv_infer(c: &mut InferCtx) -> Result<()> {
-    let Some((x, w, _)) = checked(c, false)? else { return Ok(()) };
+    let d = c.dtype(0)?;
+    conv_shape(c, PLACES, d)
+}
+
+/// Shape rule of a convolution that gives elements of type `to`.
+pub(super) fn conv_shape(c: &mut InferCtx, at: Places, to: DType) -> Result<()> {
+    let Some((x, w, _)) = checked(c, at, false)? else {
+        c.set_unranked(0, to);
+        return Ok(());
+    };
     let kernel = kernel_of(c.dims, &w);
     let g = geometry(c.dims, c.attrs, Some(DILATIONS), &x[2..], kernel, false);
     let g = g.map_err(|e| c.error(e.kind(), format!("{}: {}", c.def.name, e.message())))?;
     let mut out: Shape = [x[0], w[0]].into_iter().collect();
     out.extend(g.counted(c)?);
-    c.set(0, c.dtype(0)?, out);
+    c.set(0, to, out);
     Ok(())
+}
+
+/// Windows and groups of a node on tensors.
+pub(super) fn ref_window(c: &RefCtx, x: &Tensor, w: &Tensor) -> Result<(Window, usize)> {
+    if x.shape().len() < 3 || w.shape().len() != x.shape().len() {
+        let text = format!("{} of {:?} by {:?}", c.def.name, x.shape(), w.shape());
+        return Err(Diagnostic::new(ErrorKind::Shape, text));
+    }
+    let win = window(c.attrs, Some(DILATIONS), &x.shape()[2..], Some(&w.shape()[2..]), false)?;
+    Ok((win, c.attrs.int(GROUP).unwrap_or(1).max(0) as usize))
 }
 
 fn conv_ref(c: &RefCtx, act: Activation) -> Result<Vec<Tensor>> {
     let (x, w) = (c.input(0)?, c.input(1)?);
-    if x.shape().len() < 3 || w.shape().len() != x.shape().len() {
-        return Err(Diagnostic::new(ErrorKind::Shape, format!("Conv of {:?} by {:?}", x.shape(), w.shape())));
-    }
-    let win = window(c.attrs, Some(DILATIONS), &x.shape()[2..], Some(&w.shape()[2..]), false)?;
-    let group = c.attrs.int(GROUP).unwrap_or(1).max(0) as usize;
+    let (win, group) = ref_window(c, x, w)?;
     // A residual that broadcasts is added as it is.
     Ok(vec![conv::conv(x, w, c.opt(2), c.opt(3), &win, group, act)?])
 }
 
-fn node_geometry(c: &mut NodeCtx) -> Plan<Geometry> {
-    let (x, w) = (c.need(0)?, c.need(1)?);
+fn node_geometry(c: &mut NodeCtx, at: Places) -> Plan<Geometry> {
+    let (x, w) = (c.need(0)?, c.need(at.weight)?);
     let kernel = kernel_of(c.dims, &w.shape);
     let g = geometry(c.dims, c.attrs, Some(DILATIONS), &x.shape[2..], kernel, false);
     g.map_err(|e| e.message().to_string().into())
@@ -207,7 +227,7 @@ fn conv_call(c: &mut NodeCtx, act: Activation) -> Plan<CallSpec> {
         F16 => "conv2d.f16",
         d => return Err(format!("no kernel for {d}").into()),
     };
-    let g = node_geometry(c)?;
+    let g = node_geometry(c, PLACES)?;
     if !g.pads_outward(c.dims) {
         return Err("the kernel does not crop".into());
     }
@@ -245,16 +265,24 @@ fn conv_call(c: &mut NodeCtx, act: Activation) -> Plan<CallSpec> {
 }
 
 /// `e` along axis `axis` of `per_group` elements per group: the group as an expression, times `by`.
-fn group_base(b: &mut Builder, axis: usize, per_group: DimId, by: DimId) -> crate::nest::ExprId {
+fn group_base(b: &mut Builder, axis: usize, per_group: DimId, by: DimId) -> ExprId {
     let (o, mg, by) = (b.outer(axis), b.dim(per_group), b.dim(by));
     let g = b.bin(BinOp::Div, o, mg);
     b.bin(BinOp::Mul, g, by)
 }
 
-/// The convolution as one nest: any number of axes, any type.
-fn conv_loops(c: &mut NodeCtx, act: Activation) -> Plan<Nest> {
-    let w = c.need(1)?;
-    let g = node_geometry(c)?;
+/// Where the factors of the point's terms lie, and whether that of the image does: the padding is outside. `inner` becomes the
+/// channels of a group and the window.
+pub(super) struct Factors {
+    pub image: Vec<Coord>,
+    pub inside: Option<ExprId>,
+    pub weight: Vec<Coord>,
+}
+
+/// A nest over the result of a convolution, and its factors.
+pub(super) fn factors<'a, 'c>(c: &'a mut NodeCtx<'c>, at: Places) -> Plan<(Builder<'a, 'c>, Factors)> {
+    let w = c.need(at.weight)?;
+    let g = node_geometry(c, at)?;
     let group = c.attrs.int(GROUP).unwrap_or(1);
     let mut b = Builder::over_result(c)?;
     let kernel = g.kernel_dims(b.c.dims);
@@ -269,13 +297,18 @@ fn conv_loops(c: &mut NodeCtx, act: Activation) -> Plan<Nest> {
         let (zero, one) = (b.c.dims.constant(0), b.c.dims.constant(1));
         Coord { offset: zero, terms: smallvec![(Term::Expr(base), one), (Term::Axis(inner(0)), one)] }
     };
-    let at = [vec![b.along(outer(0)), channel], taps.coords].concat();
+    let image = [vec![b.along(outer(0)), channel], taps.coords].concat();
+    let weight = std::iter::once(b.along(outer(1))).chain((0..w.shape.len() - 1).map(|i| b.along(inner(i)))).collect();
+    Ok((b, Factors { image, inside: taps.inside, weight }))
+}
+
+/// The convolution as one nest: any number of axes, any type.
+fn conv_loops(c: &mut NodeCtx, act: Activation) -> Plan<Nest> {
+    let (mut b, at) = factors(c, PLACES)?;
     let t = b.dtype(0);
     let zero = b.nest.num(0.0, t);
-    let x = b.load_if(0, at, taps.inside, zero)?;
-    let at: Vec<Coord> =
-        std::iter::once(b.along(outer(1))).chain((0..w.shape.len() - 1).map(|i| b.along(inner(i)))).collect();
-    let f = b.load(1, at)?;
+    let x = b.load_if(0, at.image, at.inside, zero)?;
+    let f = b.load(1, at.weight)?;
     let p = b.bin(BinOp::Mul, x, f);
     let mut y = b.reduce([(Combiner::Sum, p)])[0];
     if b.c.has(2) {
@@ -352,7 +385,10 @@ fn transpose_geometry(
 }
 
 fn transpose_infer(c: &mut InferCtx) -> Result<()> {
-    let Some((x, w, group)) = checked(c, true)? else { return Ok(()) };
+    let Some((x, w, group)) = checked(c, PLACES, true)? else {
+        c.set_unranked(0, c.dtype(0)?);
+        return Ok(());
+    };
     let kernel = kernel_of(c.dims, &w);
     let g = transpose_geometry(c.dims, c.attrs, &x, kernel);
     let g = g.map_err(|e| c.error(e.kind(), format!("ConvTranspose: {}", e.message())))?;

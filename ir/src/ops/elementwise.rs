@@ -357,6 +357,67 @@ fn mod_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
     ref2(c, if fmod { r::rem } else { r::modulo })
 }
 
+fn infer_mod(c: &mut InferCtx) -> Result<()> {
+    if !matches!(c.attrs.int(0), Some(0 | 1)) {
+        return Err(c.error(ErrorKind::Unsupported, format!("Mod: fmod is {:?}, not 0 or 1", c.attrs.get(0))));
+    }
+    infer_values(c, dim_mod)
+}
+
+const MOD: OpDef = OpDef {
+    name: "Mod",
+    inputs: &[req("A", "T"), req("B", "T")],
+    outputs: &[req("C", "T")],
+    attrs: &[attr("fmod", AttrKind::Int(0))],
+    dtypes: &[("T", NUMS)],
+    infer: infer_mod,
+    reference: Some(mod_ref),
+    lower: &[Pointwise(|c, n, a| pair(n, if c.attrs.int(0) == Some(1) { BinOp::Rem } else { BinOp::Mod }, a))],
+    tolerance: ROUNDED,
+    cases: &[
+        "[6]{-7,7,-7,7,5,0};[6]{3,-3,-3,3,5,2} fmod=1",
+        "[6]{-7,7,-7,7,5,0};[6]{3,-3,-3,3,-5,2}",
+        "f32[8]{inf,1,-1,1,-0,0,nan,3};f32[8]{2,inf,inf,-inf,2,-2,1,0}",
+        "[2,3];[3]",
+    ],
+    ..ROW
+};
+
+/// Whether the attribute `direction` says left.
+fn shifts_left(attrs: &crate::attrs::Attrs) -> Option<bool> {
+    match attrs.str(0) {
+        Some("LEFT") => Some(true),
+        Some("RIGHT") => Some(false),
+        _ => None,
+    }
+}
+
+const BIT_SHIFT: OpDef = OpDef {
+    name: "BitShift",
+    inputs: &[req("X", "T"), req("Y", "T")],
+    outputs: &[req("Z", "T")],
+    attrs: &[attr("direction", AttrKind::StrOpt)],
+    dtypes: &[("T", INTS)],
+    infer: |c| {
+        if shifts_left(c.attrs).is_none() {
+            return Err(c.error(ErrorKind::Unsupported, "BitShift: direction must be LEFT or RIGHT"));
+        }
+        infer_binary(c)
+    },
+    reference: Some(|c| ref2(c, if shifts_left(c.attrs) == Some(true) { r::shift_left } else { r::shift_right })),
+    lower: &[Pointwise(|c, n, a| {
+        let left = shifts_left(c.attrs).ok_or("direction is neither LEFT nor RIGHT")?;
+        pair(n, if left { BinOp::Shl } else { BinOp::Shr }, a)
+    })],
+    cases: &[
+        "[6]{1,-1,100,-128,7,5};[6]{1,2,3,7,8,-1} direction=LEFT",
+        "[6]{1,-1,100,-128,-7,-5};[6]{1,2,3,7,8,-1} direction=RIGHT",
+        "[2,3];[3]{1,64,9} direction=RIGHT",
+        "[2,1];[3]{1,0,33} direction=LEFT",
+    ],
+    ..ROW
+};
+
 /// The rows.
 pub static ROWS: &[OpDef] = &[
     // C = A + B
@@ -369,28 +430,28 @@ pub static ROWS: &[OpDef] = &[
     arithmetic!("Div", r::div, dim_div, Div),
     // C = A mod B: the divisor's sign, or with fmod the dividend's
     OpDef {
-        name: "Mod",
         since: 10,
-        inputs: &[req("A", "T"), req("B", "T")],
-        outputs: &[req("C", "T")],
-        attrs: &[attr("fmod", AttrKind::Int(0))],
-        dtypes: &[("T", NUMS)],
+        until: 27,
         infer: |c| {
             if c.attrs.int(0) == Some(0) && c.dtype(0)?.is_float() {
-                return Err(c.error(ErrorKind::Type, "Mod of floats needs fmod=1"));
+                let e = c.error(ErrorKind::Type, "Mod of floats needs fmod=1 before opset 28");
+                return Err(e.help("export the model with opset 28 or newer, or set fmod"));
             }
-            infer_values(c, dim_mod)
+            infer_mod(c)
         },
-        reference: Some(mod_ref),
-        lower: &[Pointwise(|c, n, a| pair(n, if c.attrs.int(0) == Some(1) { BinOp::Rem } else { BinOp::Mod }, a))],
-        tolerance: ROUNDED,
         cases: &[
             "[6]{-7,7,-7,7,5,0};[6]{3,-3,-3,3,5,2} fmod=1",
             "[2,3];[3] fmod=1",
             "i32[4]{-7,7,-7,7};i32[4]{3,-3,-3,3}",
         ],
-        ..ROW
+        ..MOD
     },
+    // The same, floats either way
+    OpDef { since: 28, ..MOD },
+    // Z = X shifted by Y bits; unsigned
+    OpDef { since: 11, until: 27, dtypes: &[("T", &[U8, U16, U32, U64])], ..BIT_SHIFT },
+    // Signed, too: to the right the sign stays
+    OpDef { since: 28, ..BIT_SHIFT },
     // Z = Xʸ in one float type
     OpDef {
         name: "Pow",

@@ -191,6 +191,10 @@ impl<'a, 'c> Builder<'a, 'c> {
         self.nest.phases.push(Phase::Reduce(rs));
         (before..before + n).map(|i| self.nest.expr(Expr::Reduced(u16::try_from(i).unwrap_or(u16::MAX)))).collect()
     }
+    /// The element of result `i` at `coords`.
+    pub fn result(&self, i: usize, coords: impl IntoIterator<Item = Coord>) -> Access {
+        Access { operand: self.writes[i], coords: coords.into_iter().collect() }
+    }
     /// Stores to result 0 at the outer point and finishes.
     pub fn store(mut self, value: ExprId) -> Nest {
         let coords: Vec<Coord> = (0..self.nest.outer.len()).map(|i| self.along(outer(i))).collect();
@@ -198,7 +202,7 @@ impl<'a, 'c> Builder<'a, 'c> {
     }
     /// Stores to result 0 at given coordinates, once per outer point, and finishes.
     pub fn store_at(mut self, coords: Vec<Coord>, value: ExprId) -> Nest {
-        let access = Access { operand: self.writes[0], coords: coords.into_iter().collect() };
+        let access = self.result(0, coords);
         self.nest.phases.push(Phase::Store { over_inner: false, stores: vec![(access, value)] });
         self.nest
     }

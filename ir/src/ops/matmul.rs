@@ -22,7 +22,7 @@ const MATMUL: OpDef = OpDef {
     inputs: &[req("A", "T"), req("B", "T")],
     outputs: &[req("Y", "T")],
     infer: |c| {
-        let s = product_shape(c, (false, false))?;
+        let s = product_shape(c, (0, 1), (false, false))?;
         set(c, s)
     },
     reference: Some(|c| Ok(vec![matmul::matmul(c.input(0)?, c.input(1)?)?])),
@@ -99,7 +99,7 @@ pub static ROWS: &[OpDef] = &[
         infer: |c| {
             activate::check(c, 3)?;
             let trans = (c.attrs.int(0) == Some(1), c.attrs.int(1) == Some(1));
-            let s = product_shape(c, trans)?;
+            let s = product_shape(c, (0, 1), trans)?;
             for (i, what) in [(2, "the bias"), (3, "the residual")] {
                 if let (Some(from), Some(to)) = (c.shape(i), &s) {
                     require_broadcasts_to(c, &from, to, what)?;
@@ -193,9 +193,9 @@ fn set(c: &mut InferCtx, s: Option<Shape>) -> Result<()> {
     Ok(())
 }
 
-/// Extents of a product: batch axes broadcast, the inner extents must agree, operands of rank 1 lose their axis.
-fn product_shape(c: &mut InferCtx, trans: (bool, bool)) -> Result<Option<Shape>> {
-    let (Some(mut a), Some(mut b)) = (c.shape(0), c.shape(1)) else { return Ok(None) };
+/// Extents of a product of the operands `of`: batch axes broadcast, the inner extents must agree, operands of rank 1 lose their axis.
+pub(super) fn product_shape(c: &mut InferCtx, of: (usize, usize), trans: (bool, bool)) -> Result<Option<Shape>> {
+    let (Some(mut a), Some(mut b)) = (c.shape(of.0), c.shape(of.1)) else { return Ok(None) };
     if a.is_empty() || b.is_empty() {
         return Err(c.error(ErrorKind::Shape, format!("{} needs operands of at least 1 axis", c.def.name)));
     }
@@ -233,7 +233,7 @@ fn gemm_infer(c: &mut InferCtx) -> Result<()> {
         }
     }
     let trans = (c.attrs.int(2) == Some(1), c.attrs.int(3) == Some(1));
-    let s = product_shape(c, trans)?;
+    let s = product_shape(c, (0, 1), trans)?;
     if let (Some(from), Some(to)) = (c.shape(2), &s) {
         require_broadcasts_to(c, &from, to, "C")?;
     }
@@ -431,19 +431,17 @@ fn aligned(b: &mut Builder, s: &Shape, rank: usize) -> Vec<Coord> {
         .collect()
 }
 
-/// The product as one loop nest: always right, for every type.
-fn product_loops(c: &mut NodeCtx, p: &Product) -> Plan<Nest> {
-    let (x, w) = (c.need(0)?, c.need(1)?);
-    let (ra, rb) = (x.shape.len(), w.shape.len());
-    let mut b = Builder::over_result(c)?;
+/// Where the factors of the point's terms lie in operands of shapes `x` and `w`; `inner` becomes the axis that they share.
+pub(super) fn factors(b: &mut Builder, x: &Shape, w: &Shape, trans: (bool, bool)) -> (Vec<Coord>, Vec<Coord>) {
+    let (ra, rb) = (x.len(), w.len());
     let rank = b.nest.outer.len();
     let n_matrix = usize::from(ra > 1) + usize::from(rb > 1);
     let n_batch = rank - n_matrix;
     let k_axis =
         |r: usize, first: bool, trans: bool| if r == 1 || first == trans { r.saturating_sub(2) } else { r - 1 };
-    let ka = if ra == 1 { 0 } else { k_axis(ra, true, p.trans.0) };
-    let kb = if rb == 1 { 0 } else { k_axis(rb, false, p.trans.1) };
-    b.nest.inner = vec![x.shape[ka]];
+    let ka = if ra == 1 { 0 } else { k_axis(ra, true, trans.0) };
+    let kb = if rb == 1 { 0 } else { k_axis(rb, false, trans.1) };
+    b.nest.inner = vec![x[ka]];
     let coords = |b: &mut Builder, s: &Shape, k: usize, free: usize| -> Vec<Coord> {
         let r = s.len();
         let lead = r.saturating_sub(2);
@@ -461,10 +459,17 @@ fn product_loops(c: &mut NodeCtx, p: &Product) -> Plan<Nest> {
             })
             .collect()
     };
-    let at = coords(&mut b, &x.shape, ka, n_batch);
+    (coords(b, x, ka, n_batch), coords(b, w, kb, rank.saturating_sub(1)))
+}
+
+/// The product as one loop nest: always right, for every type.
+fn product_loops(c: &mut NodeCtx, p: &Product) -> Plan<Nest> {
+    let (x, w) = (c.need(0)?, c.need(1)?);
+    let mut b = Builder::over_result(c)?;
+    let rank = b.nest.outer.len();
+    let (at, w_at) = factors(&mut b, &x.shape, &w.shape, p.trans);
     let e = b.load(0, at)?;
-    let at = coords(&mut b, &w.shape, kb, rank.saturating_sub(1));
-    let f = b.load(1, at)?;
+    let f = b.load(1, w_at)?;
     let t = b.bin(BinOp::Mul, e, f);
     let mut y = b.reduce([(Combiner::Sum, t)])[0];
     let d = b.nest.expr_dtype(y);

@@ -18,6 +18,8 @@ pub mod movement;
 pub mod norm;
 pub mod pointwise;
 pub mod pool;
+pub mod qproduct;
+pub mod quant;
 pub mod recurrence;
 pub mod reduce;
 pub mod rotary;
@@ -46,6 +48,8 @@ static FAMILIES: &[&[OpDef]] = &[
     matmul::ROWS,
     conv::ROWS,
     pool::ROWS,
+    quant::ROWS,
+    qproduct::ROWS,
     control::ROWS,
     loss::ROWS,
     attention::ROWS,

@@ -39,6 +39,8 @@ const UNARY: &[UnOp] = &[
     UnOp::Sign,
     UnOp::IsNan,
     UnOp::IsInf,
+    UnOp::ToBits,
+    UnOp::FromBits,
 ];
 const BINARY: &[BinOp] = &[
     BinOp::Add,

@@ -170,10 +170,17 @@ fn fact(n: &Nest, e: &Expr, facts: &[Fact], reductions: &[(Combiner, ExprId)], d
             match op {
                 UnOp::Not => need(bool, "Not takes a bool")?,
                 UnOp::BitNot => need(a.dtype.is_int(), "BitNot takes an integer")?,
+                UnOp::FromBits => {
+                    need(matches!(a.dtype, DType::U32 | DType::U64), "FromBits takes an unsigned integer")?
+                }
                 UnOp::Neg | UnOp::Abs | UnOp::Sign => need(!bool, "arithmetic on a bool")?,
                 _ => need(float, &format!("{op:?} takes a float"))?,
             }
-            let dtype = if matches!(op, UnOp::IsNan | UnOp::IsInf) { DType::Bool } else { a.dtype };
+            let dtype = match op {
+                UnOp::IsNan | UnOp::IsInf => DType::Bool,
+                UnOp::ToBits | UnOp::FromBits => op.reinterpreted(a.dtype),
+                _ => a.dtype,
+            };
             Fact { dtype, ..a }
         }
         Expr::Binary(op, a, b) => {

@@ -151,6 +151,13 @@ pub(super) fn unary(op: UnOp, x: Val) -> Result<Val> {
         BitNot => Val::int(!x.as_i64(), x.dtype()),
         IsNan => Val::Bool(x.as_f64().is_nan()),
         IsInf => Val::Bool(x.as_f64().is_infinite()),
+        ToBits | FromBits => match x {
+            Val::F32(v) => Val::U32(v.to_bits()),
+            Val::F64(v) => Val::U64(v.to_bits()),
+            Val::U32(v) => Val::F32(f32::from_bits(v)),
+            Val::U64(v) => Val::F64(f64::from_bits(v)),
+            _ => return Err(internal(format!("{op:?} of {}", x.dtype()))),
+        },
         Neg => float(x, |a| -a)?,
         Abs => float(x, f64::abs)?,
         Sqrt => float(x, f64::sqrt)?,
@@ -224,7 +231,7 @@ pub(super) fn binary(op: BinOp, a: Val, b: Val) -> Result<Val> {
             Sub => x - y,
             Mul => x * y,
             Div => x / y,
-            Mod => (x % y + y) % y,
+            Mod => python_mod(x.into(), y.into()) as f32,
             Rem => x % y,
             Pow => f64::from(x).powf(y.into()) as f32,
             Min | Max => min_max(x.into(), y.into(), op == Min) as f32,
@@ -237,7 +244,7 @@ pub(super) fn binary(op: BinOp, a: Val, b: Val) -> Result<Val> {
             Sub => x - y,
             Mul => x * y,
             Div => x / y,
-            Mod => (x % y + y) % y,
+            Mod => python_mod(x, y),
             Rem => x % y,
             Pow => x.powf(y),
             Min | Max => min_max(x, y, op == Min),
@@ -245,6 +252,7 @@ pub(super) fn binary(op: BinOp, a: Val, b: Val) -> Result<Val> {
         }));
     }
     let unsigned = matches!(a, Val::U64(_));
+    let width = if matches!(d, DType::I32 | DType::U32) { 32 } else { 64 };
     let (x, y) = (a.as_i64(), b.as_i64());
     let (ux, uy) = (x as u64, y as u64);
     let r = match op {
@@ -265,13 +273,32 @@ pub(super) fn binary(op: BinOp, a: Val, b: Val) -> Result<Val> {
         And => x & y,
         Or => x | y,
         Xor => x ^ y,
-        Shl | Shr if !(0..64).contains(&y) => 0,
+        Shl if !(0..width).contains(&y) => 0,
+        Shr if !(0..width).contains(&y) => {
+            if d.is_signed() && x < 0 {
+                -1
+            } else {
+                0
+            }
+        }
         Shl => x.wrapping_shl(y as u32),
         Shr if d == DType::I64 || d == DType::I32 => x.wrapping_shr(y as u32),
         Shr => (ux >> y) as i64,
         _ => return Err(internal(format!("{op:?} of {d}"))),
     };
     Ok(Val::int(r, d))
+}
+
+/// The remainder with the divisor's sign, that of a zero too.
+fn python_mod(x: f64, y: f64) -> f64 {
+    let r = x % y;
+    if r == 0.0 {
+        0f64.copysign(y)
+    } else if r.is_sign_negative() == y.is_sign_negative() {
+        r
+    } else {
+        r + y
+    }
 }
 
 /// One step of a reduction; positions go along for the arg combiners.
