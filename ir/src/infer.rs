@@ -17,7 +17,7 @@ mod tests;
 use crate::consts::ConstId;
 use crate::graph::{Def, Guard, Module, Node, Onnx, RegionId, Rel, Value};
 use crate::op::{InferCtx, InferIn};
-use crate::ty::{Shape, Type};
+use crate::ty::{PartialShape, Shape, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tensor::dims::{Origin, Proof};
@@ -77,6 +77,7 @@ pub fn infer(m: &mut Module<Onnx>) -> Result<Info> {
     let mut st = State {
         m,
         values: FxHashMap::default(),
+        partial: FxHashMap::default(),
         konst: FxHashMap::default(),
         symbols: FxHashMap::default(),
         joins: FxHashMap::default(),
@@ -126,9 +127,20 @@ pub(crate) fn shape_value_len(ty: &Type, as_const: impl Fn(DimId) -> Option<i64>
     (matches!(t.dtype, DType::I64 | DType::I32 | DType::Bool) && n <= MAX_SHAPE_VALUES).then_some(n)
 }
 
+/// What a rule said of a node.
+struct Visit {
+    types: Vec<Type>,
+    values: Vec<Option<Shape>>,
+    partial: Vec<PartialShape>,
+    guards: Vec<Guard>,
+    demands: SmallVec<[usize; 2]>,
+}
+
 struct State<'m> {
     m: &'m mut Module<Onnx>,
     values: FxHashMap<(RegionId, Value), Shape>,
+    /// Elements of values of which only some are known.
+    partial: FxHashMap<(RegionId, Value), PartialShape>,
     /// Constants that parameters of bodies stand for.
     konst: FxHashMap<(RegionId, Value), ConstId>,
     /// Symbols each node has made.
@@ -196,8 +208,8 @@ impl State<'_> {
         let mut symbols = self.symbols.remove(&(r, n)).unwrap_or_default();
         let n_known = symbols.len();
         let mut steady = !first;
-        let (types, values, guards) = loop {
-            let (types, values, guards, demands) = self.visit(r, n, &mut symbols)?;
+        let (types, values, partial, guards) = loop {
+            let Visit { types, values, partial, guards, demands } = self.visit(r, n, &mut symbols)?;
             let mut more = false;
             for v in demands.into_iter().filter_map(|i| ins[i]) {
                 more |= self.demand(r, n, v, 0)?;
@@ -211,7 +223,7 @@ impl State<'_> {
                     continue;
                 }
             }
-            break (types, values, guards);
+            break (types, values, partial, guards);
         };
         for &d in &symbols[n_known.min(symbols.len())..] {
             self.own(r, d);
@@ -219,7 +231,7 @@ impl State<'_> {
         self.symbols.insert((r, n), symbols);
         self.guards.insert((r, n), guards);
         let outs = self.m.graphs[r].nodes[n].outs.clone();
-        for ((v, ty), vals) in outs.into_iter().zip(types).zip(values) {
+        for (((v, ty), vals), partial) in outs.into_iter().zip(types).zip(values).zip(partial) {
             self.check_extents(&ty)?;
             // A rule that says nothing about a result leaves what is known.
             let keep_old = matches!(ty, Type::Unknown);
@@ -230,12 +242,9 @@ impl State<'_> {
                 Some(x) if shape_value_len(self.ty(r, v), |d| self.m.dims.as_const(d)) == Some(x.len()) => {
                     self.values.insert((r, v), x);
                 }
-                // Elements that a use demanded stay symbols.
-                _ if self.values.get(&(r, v)).is_some_and(|x| x.iter().all(|d| self.named.contains(d))) => {}
-                _ => {
-                    self.values.remove(&(r, v));
-                }
+                _ => self.keep_named(r, v, &partial),
             }
+            self.partial.insert((r, v), partial);
         }
         match self.m.dims.overflowed() {
             true => Err(Diagnostic::new(ErrorKind::Limit, "extents overflow 64 bits")),
@@ -243,14 +252,17 @@ impl State<'_> {
         }
     }
 
+    /// Of a value whose elements the rule does not know all: those that a use demanded stay symbols.
+    fn keep_named(&mut self, r: RegionId, v: Value, partial: &PartialShape) {
+        let Some(old) = self.values.remove(&(r, v)) else { return };
+        let element = |(k, &d)| partial.get(k).copied().flatten().or_else(|| self.named.contains(&d).then_some(d));
+        if let Some(kept) = old.iter().enumerate().map(element).collect::<Option<Shape>>() {
+            self.values.insert((r, v), kept);
+        }
+    }
+
     /// Runs the rule once.
-    #[allow(clippy::type_complexity)]
-    fn visit(
-        &mut self,
-        r: RegionId,
-        n: Node,
-        symbols: &mut Vec<DimId>,
-    ) -> Result<(Vec<Type>, Vec<Option<Shape>>, Vec<Guard>, SmallVec<[usize; 2]>)> {
+    fn visit(&mut self, r: RegionId, n: Node, symbols: &mut Vec<DimId>) -> Result<Visit> {
         let registry = self.m.registry.clone();
         let m = &mut *self.m;
         let g = &m.graphs[r];
@@ -278,6 +290,7 @@ impl State<'_> {
             n_outs,
             outs: vec![Type::Unknown; n_outs],
             out_values: vec![None; n_outs],
+            out_partial: vec![PartialShape::new(); n_outs],
             guards: Vec::new(),
             path: &node.origin.0,
             symbols,
@@ -285,7 +298,13 @@ impl State<'_> {
             demands: SmallVec::new(),
         };
         (def.infer)(&mut ctx)?;
-        Ok((ctx.outs, ctx.out_values, ctx.guards, ctx.demands))
+        Ok(Visit {
+            types: ctx.outs,
+            values: ctx.out_values,
+            partial: ctx.out_partial,
+            guards: ctx.guards,
+            demands: ctx.demands,
+        })
     }
 
     /// Finds or makes dims for the elements of `v` where possible; says whether it did. Where an op only moves or combines
@@ -298,22 +317,28 @@ impl State<'_> {
             && depth < MAX_DEMAND_DEPTH
             && TRANSPARENT.contains(&self.m.registry[self.m.graphs[r].nodes[def].op].name)
         {
-            let mut more = false;
             for x in self.m.graphs[r].nodes[def].ins.clone().into_iter().flatten() {
                 self.load_const(r, x);
-                more |= self.demand(r, def, x, depth + 1)?;
+                self.demand(r, def, x, depth + 1)?;
             }
-            if more {
-                self.node(r, def)?;
-            }
+            // Another use may have demanded the operands after the last visit.
+            self.node(r, def)?;
             if self.values.contains_key(&(r, v)) {
                 return Ok(true);
             }
         }
         let name = self.m.graphs[r].values[v].name.to_string();
         let name = if name.is_empty() { v.to_string() } else { name };
+        let partial = self.partial.get(&(r, v)).cloned().unwrap_or_default();
+        let (lo, hi) = match self.ty(r, v).dtype() {
+            Some(DType::I32) => (i32::MIN.into(), i32::MAX.into()),
+            _ => (i64::MIN, i64::MAX),
+        };
         let dims: Shape = (0..len)
             .map(|i| {
+                if let Some(d) = partial.get(i).copied().flatten() {
+                    return d;
+                }
                 let hint = if self.ty(r, v).shape().is_some_and(|s| s.is_empty()) {
                     format!("{name}_value")
                 } else {
@@ -324,7 +349,8 @@ impl State<'_> {
                 let known = known.map(|s| self.m.dims.sym_dim(s)).filter(|d| !self.named.contains(d));
                 let d = known.unwrap_or_else(|| self.m.dims.symbol(&hint, Origin::ShapeValue));
                 if let Some(s) = self.m.dims.as_symbol(d) {
-                    self.m.dims.sym_mut(s).lo = i64::MIN;
+                    let sym = self.m.dims.sym_mut(s);
+                    (sym.lo, sym.hi) = (lo, hi);
                 }
                 self.named.insert(d);
                 self.own(r, d);

@@ -4,7 +4,7 @@ use crate::attrs::{Attr, Attrs};
 use crate::consts::{Const, ConstId};
 use crate::graph::{Guard, Rel};
 use crate::lowering::Candidate;
-use crate::ty::{Shape, TensorType, Type};
+use crate::ty::{PartialShape, Shape, TensorType, Type};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -286,6 +286,8 @@ pub struct InferCtx<'a> {
     pub outs: Vec<Type>,
     /// Elements of results that are small integer tensors, as dims.
     pub out_values: Vec<Option<Shape>>,
+    /// Elements of results of which only some are known as dims.
+    pub out_partial: Vec<PartialShape>,
     /// Facts assumed.
     pub guards: Vec<Guard>,
     /// The node's path, for guards.
@@ -373,6 +375,13 @@ impl<'a> InferCtx<'a> {
     pub fn set_values(&mut self, i: usize, values: impl IntoIterator<Item = DimId>) {
         if let Some(o) = self.out_values.get_mut(i) {
             *o = Some(values.into_iter().collect());
+        }
+    }
+    /// Sets those elements of result `i` that are known. The others become symbols where a use needs them.
+    pub fn set_known(&mut self, i: usize, values: PartialShape) {
+        match values.iter().copied().collect::<Option<Shape>>() {
+            Some(all) => self.set_values(i, all),
+            None => self.out_partial.get_mut(i).into_iter().for_each(|o| o.clone_from(&values)),
         }
     }
     /// A symbol for an extent that this rule cannot derive: the same one at every visit of the node.

@@ -6,6 +6,9 @@ use tensor::{DType, DimId, DimPool};
 /// A list of extents, outermost first.
 pub type Shape = SmallVec<[DimId; 4]>;
 
+/// Elements of a small integer tensor as dims, `None` where one is not known.
+pub type PartialShape = SmallVec<[Option<DimId>; 4]>;
+
 /// The type of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Type {

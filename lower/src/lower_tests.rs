@@ -319,6 +319,29 @@ fn elements_read_by_the_host_become_extents() {
     assert_eq!(count(&plain, |o| matches!(o, HipOp::Readback { .. })), 2);
 }
 
+/// Bounds that wrapped in an i32 tensor are read from it; the exact value would be another place.
+#[test]
+fn extents_from_i32_arithmetic_wrap() {
+    let mut b = Builder::new();
+    let x = b.input(DType::F32, &["n"]);
+    let e = b.input(DType::I64, &["1"]);
+    let (z, w) = (b.input(DType::I32, &["1"]), b.input(DType::I32, &["1"]));
+    let to = |d: DType| [("to", Attr::Int(d.onnx().into()))];
+    let narrow = b.op("Cast", &to(DType::I32), &[e]);
+    let product = b.op("Mul", &[], &[z, w]);
+    let zero = b.ints(&[0]);
+    for end in [narrow, product] {
+        let end = b.op("Cast", &to(DType::I64), &[end]);
+        let y = b.op("Slice", &[], &[x, zero, end]);
+        b.output(y);
+    }
+    let run = |e: i64, z: i64, w: i64| {
+        let i32s = |v: i64| Tensor::from_i64_as(DType::I32, &[1], &[v]);
+        [seq(&[9]), Tensor::from_i64(&[1], &[e]), i32s(z), i32s(w)]
+    };
+    check(b, &[&run((1 << 32) + 3, (1 << 16) + 1, 1 << 16), &run(5, 2, 3), &run(-1, -2, 1)]);
+}
+
 #[test]
 fn rows_get_prologues_and_epilogues() {
     let mut b = Builder::new();

@@ -549,13 +549,17 @@ impl Builder<'_> {
                 let (what, least) = (format!("extent {}", symbol.name), symbol.lo);
                 let reg = self.readback(at, v, *index, &what)?;
                 let debug = self.node(at, "readback");
-                // A bound or an index may be any number; what is an extent has a guard of its own.
-                if least > i64::MIN {
+                // A bound or an index may be any number of its type; what is an extent has a guard of its own.
+                let (lo, hi) = match self.m.graphs[region].values[v].ty.dtype {
+                    DType::I32 => (i32::MIN.into(), i32::MAX.into()),
+                    _ => (i64::MIN, i64::MAX),
+                };
+                if least > lo {
                     let bound = self.regs.int(least);
                     let cond = self.regs.op(IntOp::Le, bound, reg);
                     self.guard(cond, (reg, bound), format!("{what} must be at least {least}"), debug);
                 }
-                if self.m.dims.as_const(*max) != Some(i64::MAX) {
+                if self.m.dims.as_const(*max).is_none_or(|max| max < hi) {
                     let bound = self.dim(*max)?;
                     let cond = self.regs.op(IntOp::Le, reg, bound);
                     let text = format!("{what} must be at most {}", self.m.dims.display(*max));

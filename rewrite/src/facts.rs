@@ -236,6 +236,7 @@ impl Facts {
             n_outs,
             outs: vec![Type::Unknown; n_outs],
             out_values: vec![None; n_outs],
+            out_partial: vec![Default::default(); n_outs],
             guards: Vec::new(),
             demands: SmallVec::new(),
             path: "",

@@ -178,6 +178,7 @@ pub fn infer(m: &mut Module<Onnx>) {
             n_outs: node.outs.len(),
             outs: vec![Type::Unknown; node.outs.len()],
             out_values: vec![None; node.outs.len()],
+            out_partial: vec![Default::default(); node.outs.len()],
             guards: vec![],
             path: &node.origin.0,
             demands: Default::default(),

@@ -3,7 +3,7 @@
 use super::{Info, infer};
 use crate::attrs::Attr;
 use crate::consts::Const;
-use crate::graph::{Graph, Module, Onnx, Origin, RegionId, Value};
+use crate::graph::{Graph, Module, Onnx, Origin, RegionId, Rel, Value};
 use crate::op::Registry;
 use crate::ty::Type;
 use tensor::dims::Origin as From;
@@ -214,4 +214,48 @@ fn time_grows_with_nodes_not_with_their_square() {
     };
     let (small, large) = (time(1_000), time(10_000));
     assert!(large < 50.0 * small, "2000 nodes took {small} s, 20000 took {large} s");
+}
+
+/// Arithmetic on i32 elements that only the run knows may wrap: such an element is a symbol of its own, never the exact result.
+#[test]
+fn i32_elements_that_may_wrap_are_read_from_their_own_tensor() {
+    let mut m = Model::new();
+    let main = m.0.main;
+    let x = m.input(DType::F32, &["n"]);
+    let e = m.input(DType::I64, &["1"]);
+    let (z, w) = (m.input(DType::I32, &["1"]), m.input(DType::I32, &["1"]));
+    let to = |d: DType| [("to", Attr::Int(d.onnx().into()))];
+    let narrow = m.node(main, "Cast", &[e], &to(DType::I32));
+    let product = m.node(main, "Mul", &[z, w], &[]);
+    let less = m.node(main, "Min", &[z, w], &[]);
+    let ends = [narrow, product, less].map(|v| m.node(main, "Cast", &[v], &to(DType::I64)));
+    let zero = m.ints(main, &[1], &[0]);
+    m.0.graph_mut().outputs = ends.map(|end| m.node(main, "Slice", &[x, zero, end], &[])).to_vec();
+    let info = m.infer();
+    let text = |v| m.0.dims.display(info.values(main, v).unwrap()[0]).to_string();
+    assert_eq!(ends.map(text), ["Cast_out_value0", "Mul_out_value0", "min(x2_value0, x3_value0)"]);
+    let range = |v| m.0.dims.range(info.values(main, v).unwrap()[0]);
+    assert_eq!(ends.map(range), [(i32::MIN.into(), i32::MAX.into()); 3]);
+    assert!(m.0.guards.is_empty(), "{:?}", m.0.guards);
+}
+
+/// Constants wrap as the tensor does, extents in i32 are required to fit, and one element that is not known leaves the others.
+#[test]
+fn i32_elements_that_are_constants_or_extents_stay_known() {
+    let mut m = Model::new();
+    let main = m.0.main;
+    let x = m.input(DType::F32, &["n", "12"]);
+    let e = m.input(DType::I64, &["1"]);
+    let shape = m.node(main, "Shape", &[x], &[]);
+    let wide = m.ints(main, &[1], &[(1 << 32) + 3]);
+    let all = m.node(main, "Concat", &[shape, e, wide], &[("axis", Attr::Int(0))]);
+    let to = |d: DType| [("to", Attr::Int(d.onnx().into()))];
+    let narrow = m.node(main, "Cast", &[all], &to(DType::I32));
+    let target = m.node(main, "Cast", &[narrow], &to(DType::I64));
+    let y = m.node(main, "ConstantOfShape", &[target], &[]);
+    m.0.graph_mut().outputs = vec![y];
+    m.infer();
+    assert_eq!(m.show(y), "f32[n, 12, Cast_out_value2, 3]");
+    let guards: Vec<_> = m.0.guards.iter().map(|g| (g.rel, m.0.dims.display(g.lhs).to_string())).collect();
+    assert!(guards.contains(&(Rel::Le, "n".into())), "{guards:?}");
 }

@@ -1,8 +1,8 @@
 //! Numpy broadcasting of symbolic shapes, and of integer tensors whose elements are known as dims.
 
 use crate::op::InferCtx;
-use crate::ty::Shape;
-use tensor::dims::Proof;
+use crate::ty::{PartialShape, Shape};
+use tensor::dims::{Origin, Proof};
 use tensor::{DType, DimId, DimPool, Result};
 
 /// The broadcast of shapes, aligned at their last axes. Where two extents are not known to be equal and neither is 1, they are
@@ -98,7 +98,7 @@ pub fn elements(c: &mut InferCtx, i: usize) -> Option<Shape> {
 }
 
 /// Computes the elements of result 0, when the elements of all `operands` are known as dims and the result has rank 0 or 1.
-/// `f` gets one element of each operand; `None` gives up.
+/// `f` gets one element of each operand; an element for which it gives `None`, or that may leave the element type, stays unknown.
 pub fn map_values(c: &mut InferCtx, operands: &[usize], f: impl Fn(&mut DimPool, &[DimId]) -> Option<DimId>) {
     let Some(out) = c.outs.first().and_then(|t| t.shape()).filter(|s| s.len() <= 1).cloned() else { return };
     let n = out.first().map_or(Some(1), |&d| c.dims.as_const(d)).and_then(|n| usize::try_from(n).ok());
@@ -110,15 +110,38 @@ pub fn map_values(c: &mut InferCtx, operands: &[usize], f: impl Fn(&mut DimPool,
             _ => return,
         }
     }
-    let values: Option<Shape> = (0..n)
+    let values: PartialShape = (0..n)
         .map(|k| {
             let args: Vec<DimId> = elems.iter().map(|v| v[if v.len() == 1 { 0 } else { k }]).collect();
-            f(c.dims, &args)
+            f(c.dims, &args).and_then(|d| held(c, d))
         })
         .collect();
-    if let Some(v) = values {
-        c.set_values(0, v);
+    c.set_known(0, values);
+}
+
+/// `d` as an element of result 0. In an i32 tensor constants wrap, and other dims are elements only where they cannot leave
+/// the type: extents are required not to, what the run computes may wrap there and is read from the tensor instead.
+pub fn held(c: &mut InferCtx, d: DimId) -> Option<DimId> {
+    if c.outs.first().and_then(|t| t.dtype()) != Some(DType::I32) {
+        return Some(d);
     }
+    if let Some(k) = c.dims.as_const(d) {
+        let low = u32::try_from(k.rem_euclid(1 << 32)).ok()?;
+        return Some(c.dims.constant(low.cast_signed().into()));
+    }
+    let (least, greatest) = (i64::from(i32::MIN), i64::from(i32::MAX));
+    let (lo, hi) = c.dims.range(d);
+    if lo >= least && hi <= greatest {
+        return Some(d);
+    }
+    if c.dims.symbols_of(d).into_iter().any(|s| c.dims.sym(s).origin == Origin::ShapeValue) {
+        return None;
+    }
+    let (least, greatest) = (c.dims.constant(least), c.dims.constant(greatest));
+    let what = format!("{}: an extent in an i32 tensor must be below 2³¹", c.def.name);
+    c.require_le(least, d, &what);
+    c.require_le(d, greatest, &what);
+    Some(d)
 }
 
 /// A 0 or 1 for a proof; `None` while undecided.

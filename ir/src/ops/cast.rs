@@ -39,9 +39,7 @@ fn infer_to(c: &mut InferCtx, to: DType) -> Result<()> {
             (I64, _) => Some(v[0]),
             (Bool, Some(k)) => Some(p.constant((k != 0).into())),
             (Bool, None) => (p.range(v[0]).0 > 0).then(|| p.constant(1)),
-            (_, Some(k)) => i32::try_from(k).is_ok().then_some(v[0]),
-            // An extent or index that is a symbol: tensors of more than 2^31 elements along an axis are outside i32 anyway,
-            // and exporters cast extents to i32 freely.
+            (_, Some(_)) => Some(v[0]),
             (_, None) => matches!(from, I64 | I32).then_some(v[0]),
         });
     }

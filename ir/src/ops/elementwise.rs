@@ -39,14 +39,12 @@ fn infer_values(c: &mut InferCtx, f: fn(&mut DimPool, DimId, DimId) -> Option<Di
     Ok(())
 }
 
-/// [`map_values`] for results of integer type; constants beyond i32 in an i32 tensor give up.
+/// [`map_values`] for results of integer type.
 pub(super) fn int_values(c: &mut InferCtx, operands: &[usize], f: impl Fn(&mut DimPool, &[DimId]) -> Option<DimId>) {
     let d = c.outs.first().and_then(|t| t.dtype());
-    if !matches!(d, Some(I32 | I64)) {
-        return;
+    if matches!(d, Some(I32 | I64)) {
+        map_values(c, operands, f);
     }
-    let fits = |v: i64| d == Some(I64) || i32::try_from(v).is_ok();
-    map_values(c, operands, |p, v| f(p, v).filter(|&x| p.as_const(x).is_none_or(fits)));
 }
 
 fn infer_truth(c: &mut InferCtx, f: fn(&mut DimPool, DimId, DimId) -> Proof) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Reductions, positions of extremes, softmax.
 
-use super::broadcast::elements;
+use super::broadcast::{elements, held};
 use super::cast::int_path;
 use super::elementwise::{dim_add, dim_max, dim_min, dim_mul};
 use super::row::*;
@@ -79,7 +79,7 @@ fn infer_reduce(c: &mut InferCtx, from: From, kind: Reduce) -> Result<()> {
             _ => return Ok(()),
         };
         if let Some((&first, rest)) = elements(c, 0).as_ref().and_then(|v| v.split_first())
-            && let Some(v) = rest.iter().try_fold(first, |a, &b| f(c.dims, a, b))
+            && let Some(v) = rest.iter().try_fold(first, |a, &b| f(c.dims, a, b)).and_then(|v| held(c, v))
         {
             c.set_values(0, [v]);
         }

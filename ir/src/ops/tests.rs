@@ -128,6 +128,7 @@ impl Prepared {
             n_outs: case.n_outs,
             outs: vec![Type::Unknown; case.n_outs],
             out_values: vec![None; case.n_outs],
+            out_partial: vec![Default::default(); case.n_outs],
             guards: vec![],
             demands: Default::default(),
             path: "/case",
