@@ -160,11 +160,10 @@ fn checked(c: &mut InferCtx, at: Places, transposed: bool) -> Result<Option<(Sha
     } else {
         let all = c.dims.mul(w[1], k);
         c.require_eq(x[1], all, "channels of the image and of the weight in all groups")?;
-        if c.dims.as_const(w[0]).is_some_and(|m| m % group != 0) {
-            let text = format!("Conv: {} output channels in {group} groups", c.dims.display(w[0]));
-            return Err(c.error(ErrorKind::Shape, text));
-        }
     }
+    // Channels of the image: those of the weight, of which one extent may be known where the other is not.
+    let (what, split) = if transposed { ("image", &[x[1], w[0]][..]) } else { ("output", &[w[0]][..]) };
+    require_groups(c, split, group, what)?;
     if let Some(b) = c.shape(at.bias) {
         let m = if transposed { c.dims.mul(w[1], k) } else { w[0] };
         match b.as_slice() {
@@ -173,6 +172,20 @@ fn checked(c: &mut InferCtx, at: Places, transposed: bool) -> Result<Option<(Sha
         }
     }
     Ok(Some((x, w, group)))
+}
+
+/// Requires channels, given by one or more extents that are equal, to be a multiple of the number of groups.
+fn require_groups(c: &mut InferCtx, channels: &[DimId], group: i64, what: &str) -> Result<()> {
+    let (k, zero) = (c.dims.constant(group), c.dims.constant(0));
+    for &n in channels {
+        if c.dims.as_const(n).is_some_and(|n| n % group != 0) {
+            let text = format!("{}: {} {what} channels in {group} groups", c.def.name, c.dims.display(n));
+            return Err(c.error(ErrorKind::Shape, text).help("the number of channels must be a multiple of group"));
+        }
+        let rest = c.dims.modulo(n, k);
+        c.require_eq(rest, zero, &format!("{what} channels must be a multiple of group, {group}"))?;
+    }
+    Ok(())
 }
 
 fn conv_infer(c: &mut InferCtx) -> Result<()> {

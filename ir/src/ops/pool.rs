@@ -163,13 +163,17 @@ fn pool_infer(c: &mut InferCtx) -> Result<()> {
 }
 
 /// Refuses given pads that are not below the kernel's extent: a window could lie in the padding alone, with nothing to choose from or
-/// to take the mean of.
+/// to take the mean of. Nor may they crop the image, as convolution's do.
 fn check_pads(c: &InferCtx, g: &Geometry) -> Result<()> {
     if pads_itself(c.attrs) {
         return Ok(());
     }
     for (a, &kernel) in g.kernel.iter().enumerate() {
         let pads = [g.begin[a], g.end[a]].map(|d| c.dims.as_const(d).unwrap_or(0));
+        if let Some(pad) = pads.into_iter().find(|&pad| pad < 0) {
+            let text = format!("{}: a pad of {pad} along axis {} is negative", c.def.name, a + 2);
+            return Err(c.error(ErrorKind::Shape, text).help("crop the image with Slice, or with Pad"));
+        }
         if let Some(pad) = pads.into_iter().find(|&pad| pad >= kernel) {
             let (name, axis) = (c.def.name, a + 2);
             let text = format!("{name}: a pad of {pad} along axis {axis} is not below the kernel's extent of {kernel}");
@@ -205,9 +209,6 @@ fn pool_call(c: &mut NodeCtx, kind: Pool) -> Plan<CallSpec> {
         return Err("the kernel gives no indices".into());
     }
     let g = node_geometry(c)?;
-    if !g.pads_outward(c.dims) {
-        return Err("the kernel does not crop".into());
-    }
     let g = g.planar(c.dims)?;
     let nc = c.dims.mul(x.shape[0], x.shape[1]);
     let kind = match kind {

@@ -6,6 +6,7 @@ mod empty;
 mod indices;
 mod pad;
 mod random;
+mod refused;
 mod run_axes;
 
 use crate::cases::{self, Case, Random};

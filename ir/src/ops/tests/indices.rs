@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use tensor::Diagnostic;
 
 /// What `f` makes of a node of the newest row of the operator.
-fn with<T>(op: &str, text: &str, extents: Extents, f: impl FnOnce(&OpDef, &Case, Prepared) -> T) -> T {
+pub(super) fn with<T>(op: &str, text: &str, extents: Extents, f: impl FnOnce(&OpDef, &Case, Prepared) -> T) -> T {
     let registry = Registry::builtin();
     let def = &registry[registry.newest("", op)];
     let case = cases::parse(def, text).unwrap();

@@ -1,0 +1,43 @@
+//! Attributes and shapes that have no meaning: refused by the shape rule where they are constants, by a guard where the run knows them.
+
+use super::Extents;
+use super::indices::with;
+
+/// What the rule or its guards say, with extents and elements known and not.
+fn said(op: &str, text: &str) -> [Result<(), String>; 3] {
+    [Extents::Constant, Extents::Symbolic, Extents::Computed].map(|extents| {
+        with(op, text, extents, |def, case, mut p| {
+            let (_, guards) = p.infer(def, case).map_err(|e| e.to_string())?;
+            p.check_guards(&guards)
+        })
+    })
+}
+
+fn check(op: &str, good: &[&str], bad: &[&str]) {
+    for text in good {
+        assert!(said(op, text).iter().all(Result::is_ok), "{op} {text}: {:?}", said(op, text));
+    }
+    for text in bad {
+        assert!(said(op, text).iter().all(Result::is_err), "{op} {text}: {:?}", said(op, text));
+    }
+}
+
+#[test]
+fn groups_divide_the_channels() {
+    let good = ["[1,4,2,2];[4,2,2,2] group=2", "[1,4,2,2];[4,2,2,2] group=4", "[1,4,2,2];[4,2,2,2]"];
+    let bad = [3, 5, 7, 8].map(|g| format!("[1,4,2,2];[4,2,2,2] group={g}"));
+    check("ConvTranspose", &good, &bad.each_ref().map(String::as_str));
+    let e = said("ConvTranspose", &bad[0])[0].clone().unwrap_err();
+    assert!(e.starts_with("ConvTranspose: 4 image channels in 3 groups"), "{e}");
+    check("Conv", &["[1,4,5];[6,2,3] group=2"], &["[1,4,5];[5,2,3] group=2"]);
+}
+
+#[test]
+fn pools_do_not_crop() {
+    for op in ["MaxPool", "AveragePool"] {
+        let bad = ["[1,1,5] kernel_shape=[3] pads=[-1,0]", "[1,1,5] kernel_shape=[3] pads=[1,-1]"];
+        check(op, &["[1,1,5] kernel_shape=[3] pads=[0,1]"], &bad);
+        let e = said(op, bad[0])[0].clone().unwrap_err();
+        assert!(e.starts_with(&format!("{op}: a pad of -1 along axis 2 is negative")), "{e}");
+    }
+}
