@@ -96,7 +96,7 @@ pub fn with_shape(x: &Tensor, shape: &[usize]) -> Result<Tensor> {
 /// `Reshape`: -1 takes what is left, 0 keeps the operand's extent (or is an extent of 0 with `allow_zero`).
 ///
 /// # Errors
-/// `Shape` when the counts cannot agree.
+/// `Shape` when the counts cannot agree, or where `allow_zero` leaves the extent of a -1 beside a 0 open.
 pub fn reshape(x: &Tensor, shape: &[i64], allow_zero: bool) -> Result<Tensor> {
     let mut out = Vec::with_capacity(shape.len());
     let mut open = None;
@@ -113,6 +113,9 @@ pub fn reshape(x: &Tensor, shape: &[i64], allow_zero: bool) -> Result<Tensor> {
         });
     }
     if let Some(i) = open {
+        if allow_zero && shape.contains(&0) {
+            return Err(fail(format!("0 and -1 in {shape:?} leave the extent open")));
+        }
         let rest = count(&out);
         out[i] = match (x.n_elems(), rest) {
             (_, 0) => 0,

@@ -337,6 +337,7 @@ fn reshape_infer(c: &mut InferCtx) -> Result<()> {
             }
         });
     }
+    require_reshape(c, &target, open.is_some(), &maybe, allow_zero)?;
     let Some(ins) = ins else {
         if let Some(i) = open {
             shape[i] = c.fresh("rest", Origin::Unknown);
@@ -366,6 +367,42 @@ fn reshape_infer(c: &mut InferCtx) -> Result<()> {
     let all = c.dims.product(shape.iter().copied());
     c.require_eq(all, total, "the number of elements must stay the same")?;
     set_reshaped(c, shape)
+}
+
+/// Requires the new shape of `Reshape` to say one: no number below -1, at most one -1, with `allowzero` no 0 beside it. `maybe`
+/// are the elements that may be negative when the model runs, `open` whether another one is always -1.
+fn require_reshape(c: &mut InferCtx, target: &Shape, open: bool, maybe: &[usize], allow_zero: bool) -> Result<()> {
+    let (zero, one) = (c.dims.constant(0), c.dims.constant(1));
+    if open {
+        let others: Vec<DimId> = target.iter().copied().filter(|&d| c.dims.as_const(d) != Some(-1)).collect();
+        if allow_zero && others.contains(&zero) {
+            let text = "Reshape: with allowzero the new shape has a 0 and a -1, so that any extent would do for the -1";
+            return Err(c.error(ErrorKind::Shape, text).help("give the extent in place of -1, or leave out allowzero"));
+        }
+        let (least, what) = match allow_zero {
+            true => (one, "Reshape: beside a -1 and with allowzero an extent must not be 0 or negative"),
+            false => (zero, "Reshape: beside a -1 an extent of the new shape must not be negative"),
+        };
+        others.into_iter().for_each(|d| c.require_le(least, d, what));
+        return Ok(());
+    }
+    let minus = c.dims.constant(-1);
+    let mut n_open = zero;
+    for &i in maybe {
+        c.require_le(minus, target[i], "Reshape: an extent of the new shape must not be below -1");
+        let negative = is_negative(c.dims, target[i]);
+        n_open = c.dims.add(n_open, negative);
+    }
+    c.require_le(n_open, one, "Reshape: at most one extent of the new shape can be -1");
+    if allow_zero && !maybe.is_empty() {
+        let n_zeros = target.iter().fold(zero, |n, &d| {
+            let z = is_zero(c.dims, d);
+            c.dims.add(n, z)
+        });
+        let both = c.dims.mul(n_open, n_zeros);
+        c.require_le(both, zero, "Reshape: with allowzero the new shape must not have a 0 and a -1");
+    }
+    Ok(())
 }
 
 fn flatten_infer(c: &mut InferCtx) -> Result<()> {

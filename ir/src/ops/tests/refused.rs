@@ -41,3 +41,30 @@ fn pools_do_not_crop() {
         assert!(e.starts_with(&format!("{op}: a pad of -1 along axis 2 is negative")), "{e}");
     }
 }
+
+#[test]
+fn reshapes_have_one_meaning() {
+    let good = ["[2,6];i64[2]{-1,4}", "[2,6];i64[2]{0,6}", "[0,3];i64[2]{0,-1}", "[0,3];i64[2]{3,0} allowzero=1"];
+    let bad = [
+        "[2,6];i64[2]{-7,4}",
+        "[2,6];i64[2]{3,-2}",
+        "[1,1];i64[2]{-1,-1}",
+        "[0,3];i64[2]{0,-1} allowzero=1",
+        "[0,3];i64[2]{-1,0} allowzero=1",
+    ];
+    check("Reshape", &good, &bad);
+    // A -1 that the model has beside an element that the run knows.
+    let beside = |text: &str| {
+        with("Reshape", text, Extents::Computed, |def, case, mut p| {
+            let minus = p.dims.constant(-1);
+            p.operands[1].as_mut().unwrap().values.as_mut().unwrap()[1] = minus;
+            let (_, guards) = p.infer(def, case).map_err(|e| e.to_string())?;
+            p.check_guards(&guards)
+        })
+    };
+    assert_eq!(beside("[2,6];i64[2]{4,-1}"), Ok(()));
+    assert_eq!(beside("[0,3];i64[2]{0,-1}"), Ok(()));
+    for text in ["[2,6];i64[2]{-1,-1}", "[2,6];i64[2]{-4,-1}", "[0,3];i64[2]{0,-1} allowzero=1"] {
+        assert!(beside(text).is_err(), "{text}");
+    }
+}
