@@ -26,6 +26,7 @@ pub mod bench;
 pub mod catalog;
 pub mod constants;
 pub mod device;
+mod elf;
 pub mod host_ops;
 pub mod io;
 pub mod machine;

@@ -49,7 +49,7 @@ impl Code {
     /// Loads a native library. Its code runs in this process: load only what you trust.
     ///
     /// # Errors
-    /// `Io` when the library cannot be loaded, `Malformed` when it is no compiled model.
+    /// `Io` when the library cannot be loaded, `Malformed` when it is truncated or no compiled model.
     pub fn from_shared_object(path: impl AsRef<Path>) -> Result<Code> {
         let path = path.as_ref();
         let library = Library::open(path)?;
@@ -110,6 +110,7 @@ impl Library {
         // A name without a folder would be searched in the system's folders.
         let full = std::fs::canonicalize(path)
             .map_err(|e| Diagnostic::new(ErrorKind::Io, format!("cannot read the native library {name}: {e}")))?;
+        crate::elf::check_whole(&full)?;
         // SAFETY: loading runs the library's initializers; a compiled model has none, and the caller trusts the file.
         let inner = unsafe { libloading::Library::new(&full) }.map_err(|e| {
             let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);

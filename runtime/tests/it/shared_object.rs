@@ -17,3 +17,20 @@ fn foreign_libraries_are_refused() {
     let e = open_shared_object(libc).unwrap_err();
     assert!(e.kind() == ErrorKind::Malformed && e.to_string().contains("the symbol hip_ep_init is missing"), "{e}");
 }
+
+/// This test's own program, an ELF file like a library, cut off at several places.
+#[test]
+fn truncated_libraries_are_refused_before_they_are_mapped() {
+    let whole = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    let path = std::env::temp_dir().join(format!("truncated-{}.so", std::process::id()));
+    for kept in [40, 64, 4096, whole.len() / 2, whole.len() - 1] {
+        std::fs::write(&path, &whole[..kept]).unwrap();
+        let e = open_shared_object(&path).unwrap_err();
+        assert!(e.kind() == ErrorKind::Malformed && e.to_string().contains("is truncated"), "{kept}: {e}");
+    }
+    // What is whole is the loader's to judge.
+    std::fs::write(&path, &whole).unwrap();
+    let e = open_shared_object(&path).unwrap_err().to_string();
+    assert!(!e.contains("is truncated"), "{e}");
+    std::fs::remove_file(&path).unwrap();
+}
