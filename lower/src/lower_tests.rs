@@ -661,6 +661,19 @@ fn extents_that_only_the_device_knows_are_counted_first() {
     assert_eq!(count(&plain, |o| matches!(o, HipOp::Call(_))), 2);
 }
 
+/// What counts runs also where only the number is used.
+#[test]
+fn a_count_of_which_only_the_number_is_used_runs() {
+    let mut b = Builder::new();
+    let x = b.input(DType::F32, &["n", "3"]);
+    let nz = b.op("NonZero", &[], &[x]);
+    let (shape, size) = (b.op("Shape", &[], &[nz]), b.op("Size", &[], &[nz]));
+    let ones = b.op("ConstantOfShape", &[], &[shape]);
+    [shape, size, ones].into_iter().for_each(|v| b.output(v));
+    let x = |v: &[f32]| Tensor::from_f32(&[v.len() / 3, 3], v);
+    check(b, &[&[x(&[0.0, 2.0, 0.0, 3.0, 0.0, 4.0])], &[x(&[0.0; 3])], &[x(&[1.0; 9])], &[x(&[])]]);
+}
+
 /// Elements that are not 0 are counted and listed by kernels of a few types; other types are read as truth values.
 #[test]
 fn elements_of_any_type_are_counted() {

@@ -10,7 +10,8 @@ use ir::nest::{Nest, compute_dtype};
 use ir::op::OpDef;
 use kernels::catalog::{Access, CATALOG, KernelDef};
 use rustc_hash::{FxHashMap, FxHashSet};
-use tensor::{DType, Diagnostic, ErrorKind, Result};
+use tensor::dims::Origin;
+use tensor::{DType, Diagnostic, ErrorKind, Result, SymId};
 
 /// What a node does when emitted.
 #[derive(Clone)]
@@ -256,20 +257,46 @@ impl State<'_> {
     }
 }
 
-/// Nodes that must run: some result is used as a tensor and is not known as dims.
+/// Nodes that must run: some result is used as a tensor and is not known as dims, or the node counts what such dims need.
 fn needed(cx: &Lowering, r: RegionId) -> FxHashSet<Node> {
     let g = &cx.src.graphs[r];
+    let counted = counts(cx, r);
     let mut demanded: FxHashSet<Value> = g.outputs.iter().copied().collect();
+    let mut symbols: FxHashSet<SymId> = FxHashSet::default();
     let mut out = FxHashSet::default();
     for &n in g.order.iter().rev() {
         let node = &g.nodes[n];
-        let known = |v: &Value| cx.info.values(r, *v).is_some_and(|x| cx.host_known(x));
-        if node.outs.iter().any(|v| demanded.contains(v) && !known(v)) {
+        let mut needed = counted.get(&n).is_some_and(|s| s.iter().any(|s| symbols.contains(s)));
+        for v in node.outs.iter().filter(|v| demanded.contains(v)) {
+            match cx.info.values(r, *v).filter(|x| cx.host_known(x)) {
+                Some(x) => symbols.extend(x.iter().flat_map(|&d| cx.src.dims.symbols_of(d))),
+                None => needed = true,
+            }
+        }
+        if needed {
             out.insert(n);
             demanded.extend(node.ins.iter().flatten());
+            let extents = node.outs.iter().filter_map(|&v| g.values[v].ty.shape()).flatten();
+            symbols.extend(extents.flat_map(|&d| cx.src.dims.symbols_of(d)));
         }
     }
     out
+}
+
+/// The symbols that only a node's kernel gives values, by that node: they come up first in the extents of its results.
+fn counts(cx: &Lowering, r: RegionId) -> FxHashMap<Node, Vec<SymId>> {
+    let g = &cx.src.graphs[r];
+    let extents = g.inputs.iter().filter_map(|&v| g.values[v].ty.shape()).flatten();
+    let mut seen: FxHashSet<SymId> = extents.flat_map(|&d| cx.src.dims.symbols_of(d)).collect();
+    let mut made: FxHashMap<Node, Vec<SymId>> = FxHashMap::default();
+    for &n in &g.order {
+        let extents = g.nodes[n].outs.iter().filter_map(|&v| g.values[v].ty.shape()).flatten();
+        let counted = extents.filter_map(|&d| cx.src.dims.as_symbol(d));
+        for s in counted.filter(|&s| cx.src.dims.sym(s).origin == Origin::DeviceResult && seen.insert(s)) {
+            made.entry(n).or_default().push(s);
+        }
+    }
+    made
 }
 
 /// The kernel of the catalog.
