@@ -24,12 +24,12 @@ fn check(op: &str, good: &[&str], bad: &[&str]) {
 
 #[test]
 fn groups_divide_the_channels() {
-    let good = ["[1,4,2,2];[4,2,2,2] group=2", "[1,4,2,2];[4,2,2,2] group=4", "[1,4,2,2];[4,2,2,2]"];
-    let bad = [3, 5, 7, 8].map(|g| format!("[1,4,2,2];[4,2,2,2] group={g}"));
-    check("ConvTranspose", &good, &bad.each_ref().map(String::as_str));
+    let of = |group: i64| format!("[1,4,2,2];[4,2,2,2] kernel_shape=[2,2] group={group}");
+    let (good, bad) = ([1, 2, 4].map(of), [3, 5, 7, 8].map(of));
+    check("ConvTranspose", &good.each_ref().map(String::as_str), &bad.each_ref().map(String::as_str));
     let e = said("ConvTranspose", &bad[0])[0].clone().unwrap_err();
     assert!(e.starts_with("ConvTranspose: 4 image channels in 3 groups"), "{e}");
-    check("Conv", &["[1,4,5];[6,2,3] group=2"], &["[1,4,5];[5,2,3] group=2"]);
+    check("Conv", &["[1,4,5];[6,2,3] kernel_shape=[3] group=2"], &["[1,4,5];[5,2,3] kernel_shape=[3] group=2"]);
 }
 
 #[test]
