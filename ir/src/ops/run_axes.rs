@@ -11,6 +11,9 @@ use smallvec::SmallVec;
 use tensor::dims::Proof;
 use tensor::{DimId, DimPool, ErrorKind, Result};
 
+/// Most computed axes times rank: the expressions grow with both, and what is proved about them takes its time.
+const MOST: usize = 6;
+
 /// The marks of all axes of a tensor.
 pub(super) struct RunAxes {
     marks: Shape,
@@ -39,6 +42,12 @@ impl RunAxes {
     /// # Errors
     /// `Shape` for one that is known to be out of range.
     pub(super) fn check(&self, c: &mut InferCtx, elements: &[DimId]) -> Result<()> {
+        let computed = elements.iter().any(|&e| c.dims.as_const(e).is_none());
+        if computed && self.n * self.marks.len() > MOST {
+            let text = format!("{}: {} axes of {} that only the run knows", c.def.name, self.n, self.marks.len());
+            let help = "make the axes constant: extents as expressions over so many do not stay small";
+            return Err(c.error(ErrorKind::Unsupported, text).help(help));
+        }
         let r = i64::try_from(self.marks.len()).unwrap_or(i64::MAX);
         let (low, high) = (c.dims.constant(-r), c.dims.constant(r - 1));
         for &e in elements {
@@ -75,27 +84,6 @@ impl RunAxes {
             .collect()
     }
 
-    /// The extents when extents of 1 are put where the marks are: the marks are those of the result.
-    pub(super) fn extents_with_ones(&self, p: &mut DimPool, shape: &[DimId]) -> Shape {
-        let (zero, one) = (p.constant(0), p.constant(1));
-        let mut before = zero;
-        let mut out = Shape::new();
-        for (j, &m) in (0i64..).zip(&self.marks) {
-            let j = p.constant(j);
-            let from = p.sub(j, before);
-            let mut n = zero;
-            for (d, &extent) in (0i64..).zip(shape) {
-                let d = p.constant(d);
-                let off = p.sub(from, d);
-                let is = is_zero(p, off);
-                let part = p.mul(is, extent);
-                n = p.add(n, part);
-            }
-            out.push(choose(p, m, n, one));
-            before = p.add(before, m);
-        }
-        out
-    }
     /// The mark of each axis.
     pub(super) fn marks(&self) -> &[DimId] {
         &self.marks

@@ -432,14 +432,6 @@ fn has_run_axes(c: &InferCtx) -> bool {
     c.def.attrs.is_empty() && c.has(1) && c.const_ints(1).is_none()
 }
 
-/// The marks of computed axes of `rank`, checked; `None` while their elements are not known as dims.
-fn run_axes(c: &mut InferCtx, rank: impl Fn(usize) -> usize) -> Result<Option<RunAxes>> {
-    let Some(elements) = c.need_values(1) else { return Ok(None) };
-    let axes = RunAxes::new(c.dims, &elements, rank(elements.len()));
-    axes.check(c, &elements)?;
-    Ok(Some(axes))
-}
-
 fn squeeze_infer(c: &mut InferCtx) -> Result<()> {
     let Some(s) = c.shape(0) else {
         c.set_unranked(0, c.dtype(0)?);
@@ -447,10 +439,12 @@ fn squeeze_infer(c: &mut InferCtx) -> Result<()> {
     };
     let one = c.dims.constant(1);
     if has_run_axes(c) {
-        let Some(axes) = run_axes(c, |_| s.len())? else {
+        let Some(elements) = c.need_values(1) else {
             c.set_unranked(0, c.dtype(0)?);
             return Ok(());
         };
+        let axes = RunAxes::new(c.dims, &elements, s.len());
+        axes.check(c, &elements)?;
         for n in axes.inner(c.dims, &s) {
             c.require_eq(n, one, "the axes must have extent 1")?;
         }
@@ -480,20 +474,6 @@ fn squeeze_infer(c: &mut InferCtx) -> Result<()> {
 }
 
 fn unsqueeze_infer(c: &mut InferCtx) -> Result<()> {
-    if let (true, Some(s)) = (has_run_axes(c), c.shape(0)) {
-        match (run_axes(c, |n| s.len() + n)?, c.list_len(1)) {
-            (Some(axes), _) => {
-                let shape = axes.extents_with_ones(c.dims, &s);
-                return set_reshaped(c, shape);
-            }
-            (None, Some(n)) => {
-                let d = c.unknown_extents(s.len() + n);
-                c.set(0, c.dtype(0)?, d);
-            }
-            (None, None) => c.set_unranked(0, c.dtype(0)?),
-        }
-        return Ok(());
-    }
     let Some(axes) = axes_of(c)? else {
         return Err(c.error(ErrorKind::Argument, "Unsqueeze: axes are missing"));
     };
