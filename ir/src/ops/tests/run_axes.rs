@@ -124,3 +124,17 @@ fn too_many_computed_axes_are_refused() {
     let e = run_loops(def, &case, &mut p).map(|_| ()).unwrap_err();
     assert!(e.contains("3 axes of 3 that only the run knows"), "{e}");
 }
+
+#[test]
+fn a_constant_axis_out_of_range_is_refused() {
+    let registry = Registry::builtin();
+    for name in ["CumSum", "CumProd"] {
+        let def = &registry[registry.newest("", name)];
+        for axis in [3, -4, 7, i64::MAX] {
+            let case = cases::parse(def, &format!("[2,3,4];i64[]{{{axis}}}")).unwrap();
+            let mut p = prepare(def, &case, &BTreeMap::new(), Extents::Constant, 3).unwrap();
+            let e = run_loops(def, &case, &mut p).map(|_| ()).unwrap_err();
+            assert!(e.starts_with("infer: ") && e.contains("axes are from -3 to 2"), "{name} {axis}: {e}");
+        }
+    }
+}
