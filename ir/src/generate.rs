@@ -5,6 +5,7 @@
 mod dag;
 mod decoder;
 mod networks;
+pub mod random;
 
 pub use dag::{chain, dag};
 pub use decoder::decoder;

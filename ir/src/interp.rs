@@ -41,6 +41,16 @@ pub fn run_observed(m: &Module<Onnx>, inputs: &[Tensor], observe: &mut Observer)
     Interp { m, observe }.region(m.main, inputs.to_vec(), &mut env, 0)
 }
 
+/// Whether inputs fit the declared ones and every fact assumed at compile time that does not depend on what the run computes.
+///
+/// # Errors
+/// As [`run`].
+pub fn check_inputs(m: &Module<Onnx>, inputs: &[Tensor]) -> Result<()> {
+    let mut env = Env::default();
+    bind_inputs(m, inputs, &mut env)?;
+    check_guards(m, &env)
+}
+
 /// Values of symbols, as far as known.
 type Env = FxHashMap<SymId, i64>;
 

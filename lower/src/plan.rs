@@ -293,9 +293,12 @@ fn find_in_place(m: &Module<Hip>, live: &Live, of_root: &FxHashMap<usize, usize>
             for r in &reads {
                 let Some((rr, &rb)) = root(r).and_then(|x| Some((x, of_root.get(&x)?))) else { continue };
                 let (a, b) = (&plan.buffers[rb], &plan.buffers[wb]);
+                // Values of other regions are not among this one's.
+                if taken[rb] || !is_alloc(rr) || g.values[*r].ty.space != Space::Device {
+                    continue;
+                }
                 let same = a.size == b.size && a.span.1 == time && a.span.0 < time;
-                let same = same && g.values[live.roots[rr].value].ty.space == g.values[live.roots[wr].value].ty.space;
-                if taken[rb] || !is_alloc(rr) || !same || g.values[*r].ty.space != Space::Device {
+                if !same || g.values[live.roots[rr].value].ty.space != g.values[live.roots[wr].value].ty.space {
                     continue;
                 }
                 // Every way in which the nest sees the dying buffer must allow it.

@@ -100,6 +100,9 @@ pub fn with_shape(x: &Tensor, shape: &[usize]) -> Result<Tensor> {
 pub fn reshape(x: &Tensor, shape: &[i64], allow_zero: bool) -> Result<Tensor> {
     let mut out = Vec::with_capacity(shape.len());
     let mut open = None;
+    // Kept extents cancel out of the open one, also where they are 0.
+    let mut left = x.shape().to_vec();
+    let mut given = 1;
     for (i, &d) in shape.iter().enumerate() {
         out.push(match d {
             -1 if open.is_none() => {
@@ -107,20 +110,23 @@ pub fn reshape(x: &Tensor, shape: &[i64], allow_zero: bool) -> Result<Tensor> {
                 1
             }
             0 if !allow_zero => {
-                *x.shape().get(i).ok_or_else(|| fail(format!("axis {i} has no extent to keep in {:?}", x.shape())))?
+                let kept = left
+                    .get_mut(i)
+                    .ok_or_else(|| fail(format!("axis {i} has no extent to keep in {:?}", x.shape())))?;
+                std::mem::replace(kept, 1)
             }
-            d => usize::try_from(d).map_err(|_| fail(format!("cannot reshape {:?} to {shape:?}", x.shape())))?,
+            d => {
+                let d = usize::try_from(d).map_err(|_| fail(format!("cannot reshape {:?} to {shape:?}", x.shape())))?;
+                given *= d;
+                d
+            }
         });
     }
     if let Some(i) = open {
         if allow_zero && shape.contains(&0) {
             return Err(fail(format!("0 and -1 in {shape:?} leave the extent open")));
         }
-        let rest = count(&out);
-        out[i] = match (x.n_elems(), rest) {
-            (_, 0) => 0,
-            (n, rest) => n / rest,
-        };
+        out[i] = count(&left).checked_div(given).unwrap_or(0);
     }
     with_shape(x, &out)
 }

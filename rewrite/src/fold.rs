@@ -36,7 +36,7 @@ pub fn fold(f: &mut Facts, node: &ENode, kids: &[Data], absent: &[bool], d: &Dat
     let list = f.attrs[attrs].clone();
     let run = |f: &Facts, ins: &[Option<Tensor>]| {
         let cx = RefCtx { def, attrs: &list, consts: &f.consts, ins, n_outs: 1 };
-        def.reference?(&cx).ok().and_then(|mut r| r.pop())
+        def.reference?(&cx).ok().and_then(|r| r.into_iter().next())
     };
     let splat = |f: &mut Facts, one: &Tensor| {
         let data = ConstData::Splat(one.bytes().iter().copied().collect());

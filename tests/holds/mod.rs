@@ -1,6 +1,7 @@
 //! One module per promise.
 
 mod bitcode;
+mod cases;
 mod constants;
 mod determinism;
 mod docs;

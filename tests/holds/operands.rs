@@ -173,3 +173,34 @@ fn facts_of_a_run_are_checked_without_their_operators() {
         assert!(e.contains("broadcast along axis 0") && e.contains("Expand"), "{e}");
     }
 }
+
+/// Of an operator with several results, folding keeps the one that is asked for.
+#[test]
+fn constants_fold_to_the_first_result() {
+    let x = random(3, &[2, 3]);
+    let g = graph().input("z", DType::F32, &[]).weight("c", &x).node("Dropout", &["c"], &["d"]);
+    let g = g.node("Add", &["d", "z"], &["y"]).output("y");
+    let zero = Tensor::from_f32(&[], &[0.0]);
+    check(&g, &[vec![zero]]);
+}
+
+/// A branch that captures what another branch made: planning sees buffers of several graphs.
+#[test]
+fn branches_capture_results_of_branches() {
+    let distance = |x: &str, y: &str| graph().node("Abs", &[x], &["a"]).node("Sub", &["a", y], &["s"]).output("s");
+    let greater = |x: &str, y: &str| graph().node("Neg", &[x], &["n"]).node("Max", &["n", y], &["m"]).output("m");
+    let branches = |x: &str, y: &str| vec![body("then_branch", distance(x, y)), body("else_branch", greater(x, y))];
+    let g = graph()
+        .input("c", DType::Bool, &[])
+        .input("d", DType::Bool, &[])
+        .input("x", DType::F32, &["6"])
+        .node("Sigmoid", &["x"], &["v"])
+        .node_with("If", &["c"], &["p"], branches("v", "v"))
+        .node_with("If", &["d"], &["q"], branches("p", "v"))
+        .output("q");
+    let flag = |v| Tensor::from_bool(&[], &[v]);
+    let cases: Vec<_> = [(true, true), (true, false), (false, true), (false, false)]
+        .map(|(c, d)| vec![flag(c), flag(d), random(4, &[6])])
+        .into();
+    check(&g, &cases);
+}

@@ -3,10 +3,10 @@
 //! The list of cases that pass (`xtask/data/conformance.txt`) may only grow. What is refused counts as not passed and is grouped by reason.
 
 use crate::breaks::Tally;
-use crate::{setup, sh};
+use crate::{setup, sh, suite};
 use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -34,8 +34,6 @@ impl Args {
 }
 
 const LIST: &str = "xtask/data/conformance.txt";
-/// Ways to break a case that `hip-test --suite --sabotage` knows.
-const SABOTAGES: &[&str] = &["expected", "weight", "epilogue", "operands", "pool"];
 
 /// The suite as folders; written once.
 fn data() -> Result<(PathBuf, Vec<String>)> {
@@ -66,7 +64,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.sabotage {
         return sabotage(&bin, &dir, &names);
     }
-    let results = all(None, &bin, &dir, &names)?;
+    let results = suite::hip_test(&bin, &dir, &names, &[])?;
     let of = |what: &str| results.values().filter(|r| r["outcome"] == what).collect::<Vec<_>>();
     let passed: BTreeSet<String> = of("pass").iter().filter_map(|r| r["case"].as_str()).map(str::to_string).collect();
     let before: BTreeSet<String> =
@@ -76,7 +74,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.json {
         println!("{}", serde_json::to_string_pretty(&results)?);
     } else {
-        summary(&results);
+        suite::reasons(&results, "pass");
         println!("{} passed, {} failed", passed.len(), results.len() - passed.len());
     }
     if !of("crash").is_empty() {
@@ -101,86 +99,13 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs cases, one process per chunk, as many at once as there are processors.
-fn all(sabotage: Option<&str>, bin: &Path, dir: &Path, names: &[String]) -> Result<BTreeMap<String, Value>> {
-    let chunks: Vec<&[String]> = names.chunks(50).collect();
-    let next = std::sync::atomic::AtomicUsize::new(0);
-    let results = std::sync::Mutex::new(BTreeMap::<String, Value>::new());
-    let failed = std::sync::Mutex::new(None);
-    std::thread::scope(|s| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            s.spawn(|| {
-                while let Some(c) = chunks.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
-                    match chunk(sabotage, bin, dir, c) {
-                        Ok(r) => results.lock().expect("no thread panicked").extend(r),
-                        Err(e) => *failed.lock().expect("no thread panicked") = Some(e),
-                    }
-                }
-            });
-        }
-    });
-    match failed.into_inner().expect("no thread panicked") {
-        Some(e) => Err(e),
-        None => Ok(results.into_inner().expect("no thread panicked")),
-    }
-}
-
-/// Runs cases in one process; when it dies, the case it died in counts as crashed and the rest runs in another.
-fn chunk(sabotage: Option<&str>, bin: &Path, dir: &Path, names: &[String]) -> Result<BTreeMap<String, Value>> {
-    let mut results: BTreeMap<String, Value> = BTreeMap::new();
-    let mut todo: Vec<&String> = names.iter().collect();
-    while !todo.is_empty() {
-        let mut c = Command::new(bin.join("hip-test"));
-        c.args(["--suite", "--json-lines"]);
-        sabotage.iter().for_each(|kind| {
-            c.args(["--sabotage", kind]);
-        });
-        todo.iter().for_each(|n| {
-            c.arg(dir.join(n));
-        });
-        let out = sh::output(&mut c)?;
-        let lines = String::from_utf8_lossy(&out.stdout).into_owned();
-        for r in lines.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok()) {
-            results.insert(r["case"].as_str().unwrap_or_default().to_string(), r);
-        }
-        todo.retain(|n| !results.contains_key(*n));
-        if let Some(first) = todo.first().copied() {
-            let err = String::from_utf8_lossy(&out.stderr).lines().last().unwrap_or_default().to_string();
-            results.insert(
-                first.clone(),
-                json!({"case": first, "outcome": "crash", "reason": format!("{}: {err}", out.status)}),
-            );
-            todo.remove(0);
-        }
-    }
-    Ok(results)
-}
-
-/// Outcomes, and refusals by reason.
-fn summary(results: &BTreeMap<String, Value>) {
-    let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
-    for r in results.values().filter(|r| r["outcome"] != "pass") {
-        let reason =
-            r["reason"].as_str().unwrap_or("?").lines().next().unwrap_or("").chars().take(110).collect::<String>();
-        *reasons.entry(format!("{}: {reason}", r["outcome"].as_str().unwrap_or("?"))).or_default() += 1;
-    }
-    let mut by_count: Vec<_> = reasons.into_iter().collect();
-    by_count.sort_by_key(|(r, n)| (std::cmp::Reverse(*n), r.clone()));
-    for (reason, n) in by_count.iter().take(40) {
-        println!("{n:5} {reason}");
-    }
-    if by_count.len() > 40 {
-        println!("      … and {} more reasons (--json has all)", by_count.len() - 40);
-    }
-}
-
 /// Breaks the cases of the list, of those wanted.
 fn sabotage(bin: &Path, dir: &Path, wanted: &[String]) -> Result<()> {
     let list: BTreeSet<String> = std::fs::read_to_string(LIST).context(LIST)?.lines().map(str::to_string).collect();
     let names: Vec<String> = wanted.iter().filter(|n| list.contains(*n)).cloned().collect();
     let mut tally = Tally::default();
-    for kind in SABOTAGES {
-        for (name, r) in all(Some(kind), bin, dir, &names)? {
+    for kind in suite::SABOTAGES {
+        for (name, r) in suite::hip_test(bin, dir, &names, &["--sabotage", kind])? {
             let reason = r["reason"].as_str().unwrap_or("");
             match r["outcome"].as_str() {
                 Some("none") => tally.none(kind, &name),

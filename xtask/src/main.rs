@@ -1,8 +1,8 @@
 //! Developer commands. This crate depends on none of ours, so that it builds before LLVM is installed.
 //!
-//! In reading order: `demo` and `test` (the README's two commands), `check`, `kernels`, `corpus`, `conformance`, `compare`; each is one
+//! In reading order: `demo` and `test` (the README's two commands), `check`, `kernels`, `corpus`, `conformance`, `random`, `compare`; each is one
 //! file. `gpu_kit` makes what runs on other machines, `smoke` tests its smallest script. `setup` brings what a command needs and says
-//! what and why; `models` fetches models by package name; `breaks` counts what `--sabotage` breaks; `tidy` holds the rules of the tree,
+//! what and why; `models` fetches models by package name; `breaks` counts what `--sabotage` breaks; `suite` runs a program over many cases; `tidy` holds the rules of the tree,
 //! `deny` those for packages we depend on.
 
 mod breaks;
@@ -15,9 +15,11 @@ mod deny;
 mod gpu_kit;
 mod kernels;
 mod models;
+mod random;
 mod setup;
 mod sh;
 mod smoke;
+mod suite;
 mod test;
 mod tidy;
 
@@ -44,6 +46,8 @@ enum Command {
     Corpus(corpus::Args),
     /// Run the ONNX backend suite.
     Conformance(conformance::Args),
+    /// Make random models from the operator rows and compare with the interpreter and onnxruntime.
+    Random(random::Args),
     /// Fetch models of the corpus into target/models.
     Models(models::Args),
     GpuKit(gpu_kit::Args),
@@ -62,6 +66,7 @@ fn main() -> anyhow::Result<()> {
         Command::Kernels(a) => kernels::run(&a),
         Command::Corpus(a) => corpus::run(&a),
         Command::Conformance(a) => conformance::run(&a),
+        Command::Random(a) => random::run(&a),
         Command::Models(a) => models::run(&a),
         Command::GpuKit(a) => gpu_kit::run(&a),
         Command::Compare => compare::run(),

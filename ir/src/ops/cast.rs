@@ -4,8 +4,10 @@ use super::broadcast::{elements, map_values};
 use super::elementwise::copy_lower;
 use super::pointwise::{Exprs, arg, one, out_type};
 use super::row::*;
-use crate::attrs::Attrs;
-use crate::lowering::Candidate::{Host, Pointwise, View};
+use crate::attrs::{Attr, Attrs};
+use crate::expand::Expansion;
+use crate::graph::Value;
+use crate::lowering::Candidate::{Expand, Host, Pointwise, View};
 use crate::lowering::{NodeCtx, Plan, ViewOp};
 use crate::nest::{BinOp, Expr, ExprId, Nest, UnOp, compute_dtype};
 use crate::op::{AttrKind, InferCtx, OpDef, Param, RefCtx, attr, opt, req};
@@ -184,6 +186,16 @@ fn infer_cast_like(c: &mut InferCtx) -> Result<()> {
     infer_to(c, to)
 }
 
+/// Cast to the element type of the second operand, whose extents do not matter.
+fn expand_cast_like(x: &mut Expansion) -> Result<Vec<Value>> {
+    let (to, _) = x.tensor(x.need(1)?)?;
+    let attrs = x.attrs().clone();
+    let saturate = Attr::Int(attrs.int(0).unwrap_or(1));
+    let round_mode = Attr::Str(attrs.str(1).unwrap_or("up").into());
+    let attrs = [("to", Attr::Int(i64::from(to.onnx()))), ("saturate", saturate), ("round_mode", round_mode)];
+    Ok(vec![x.op("Cast", &[x.need(0)?], &attrs)])
+}
+
 const CAST_CASES: &[&str] = &[
     "[5]{-1.5,2.5,0,1,100} to=f32",
     "[5]{-1,2.5,0,1,100} to=f16",
@@ -303,9 +315,9 @@ const CAST_LIKE: OpDef = OpDef {
     dtypes: &[("T1", ANY), ("T2", ANY)],
     infer: infer_cast_like,
     reference: Some(cast_like_ref),
-    lower: &[View(same_type_view), Pointwise(|c, n, a| cast_lower(c, n, &a[..1], 0))],
+    lower: &[Expand(expand_cast_like)],
     tolerance: ROUNDED,
-    cases: &["[5]{-1,2.5,0,1,100};[]"],
+    cases: &["[5]{-1,2.5,0,1,100};[]", "[]{3};[2,3]", "[2]{1,0};[0,7]"],
     ..ROW
 };
 

@@ -5,7 +5,7 @@ use super::broadcast::{broadcast, require_broadcasts_to};
 use super::loops::{Builder, inner, outer};
 use super::row::{FLOATS, ROW};
 use crate::lowering::{CallSpec, Candidate, IntArg, NodeCtx, Operand, Plan};
-use crate::nest::{BinOp, Combiner, Coord, ExprId, Nest};
+use crate::nest::{BinOp, Combiner, Coord, Expr, ExprId, Nest};
 use crate::op::{AttrKind, HIP_DOMAIN, InferCtx, OpDef, Tol, attr, opt, req};
 use crate::ty::Shape;
 use reference::matmul::{self, Activation};
@@ -472,25 +472,29 @@ fn product_loops(c: &mut NodeCtx, p: &Product) -> Plan<Nest> {
     let f = b.load(1, w_at)?;
     let t = b.bin(BinOp::Mul, e, f);
     let mut y = b.reduce([(Combiner::Sum, t)])[0];
-    let d = b.nest.expr_dtype(y);
-    let scaled = |b: &mut Builder, e: ExprId, by: f64| -> Plan<ExprId> {
+    let exact = b.nest.expr_dtype(y);
+    // Integers are scaled as f64 and truncated once, at the end.
+    let d = if exact.is_float() || (p.alpha, p.beta) == (1.0, 1.0) { exact } else { F64 };
+    let scaled = |b: &mut Builder, e: ExprId, by: f64| {
+        let e = if b.nest.expr_dtype(e) == d { e } else { b.nest.expr(Expr::Cast(e, d)) };
         if by == 1.0 {
-            return Ok(e);
-        }
-        if !d.is_float() {
-            return Err("integers are not scaled".into());
+            return e;
         }
         let k = b.nest.num(by, d);
-        Ok(b.bin(BinOp::Mul, e, k))
+        b.bin(BinOp::Mul, e, k)
     };
-    y = scaled(&mut b, y, p.alpha)?;
+    y = scaled(&mut b, y, p.alpha);
     for i in 2..b.c.ins.len() {
         if let Some(o) = b.c.ins[i].clone() {
             let at = aligned(&mut b, &o.shape, rank);
             let e = b.load(i, at)?;
-            let e = scaled(&mut b, e, p.beta)?;
+            let e = scaled(&mut b, e, p.beta);
             y = b.bin(BinOp::Add, y, e);
         }
+    }
+    if d != exact {
+        let whole = b.nest.expr(Expr::Cast(y, I64));
+        y = b.nest.expr(Expr::Cast(whole, exact));
     }
     let y = activate::apply(&mut b.nest, p.act, y)?;
     Ok(b.store(y))

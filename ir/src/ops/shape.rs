@@ -345,11 +345,26 @@ fn reshape_infer(c: &mut InferCtx) -> Result<()> {
         return set_reshaped(c, shape);
     };
     let total = c.dims.product(ins.iter().copied());
-    let others = |shape: &Shape, i: usize| -> Vec<DimId> {
-        shape.iter().enumerate().filter(|(k, _)| *k != i).map(|(_, &d)| d).collect()
-    };
+    // What is open is the quotient of the extents that are not kept, so that it is one where a kept extent is 0, too.
+    let one = c.dims.constant(1);
+    let (mut left, mut given) = (ins.to_vec(), shape.to_vec());
+    if !allow_zero {
+        for (k, &d) in target.iter().enumerate().take(ins.len()) {
+            if d != zero && !maybe.contains(&k) {
+                continue;
+            }
+            let kept = is_zero(c.dims, d);
+            let rest = c.dims.sub(one, left[k]);
+            let rest = c.dims.mul(kept, rest);
+            left[k] = c.dims.add(left[k], rest);
+            let positive = c.dims.max(d, zero);
+            given[k] = c.dims.add(positive, kept);
+        }
+    }
+    let others =
+        |i: usize| -> Vec<DimId> { given.iter().enumerate().filter(|(k, _)| *k != i).map(|(_, &d)| d).collect() };
     if let Some(i) = open {
-        let (q, exact) = quotient(c.dims, &ins, &others(&shape, i));
+        let (q, exact) = quotient(c.dims, &left, &others(i));
         shape[i] = q;
         if !exact {
             let all = c.dims.product(shape.iter().copied());
@@ -357,9 +372,8 @@ fn reshape_infer(c: &mut InferCtx) -> Result<()> {
         }
         return set_reshaped(c, shape);
     }
-    let plain = shape.clone();
     for i in maybe {
-        let (q, _) = quotient(c.dims, &ins, &others(&plain, i));
+        let (q, _) = quotient(c.dims, &left, &others(i));
         let neg = is_negative(c.dims, target[i]);
         let q = c.dims.mul(neg, q);
         shape[i] = c.dims.add(shape[i], q);

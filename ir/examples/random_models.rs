@@ -1,0 +1,97 @@
+//! Writes random models with inputs and what the interpreter computes, one folder each: `model.onnx`, `test_data_set_0/input_N.pb`,
+//! `output_N.pb`. Prints one line of JSON per model: its folder, its opset, and the rows in it with their element types.
+//!
+//! `cargo xtask random` drives it.
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use ir::generate::random::{Pair, Sample, Sampler};
+use ir::{OpDef, Registry};
+use serde_json::json;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use tensor::DType;
+
+#[derive(Parser)]
+struct Cli {
+    /// Seed.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// How many models.
+    #[arg(long, default_value_t = 100)]
+    count: usize,
+    /// One model for each row and element type instead: an unchanged case.
+    #[arg(long)]
+    single: bool,
+    /// What another implementation runs: lines of operator, first opset of the row, element type.
+    #[arg(long)]
+    shared: Option<PathBuf>,
+    /// Where the folders go.
+    #[arg(long)]
+    out: PathBuf,
+    /// What the folders' names begin with.
+    #[arg(long, default_value = "m")]
+    prefix: String,
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    let registry = Registry::builtin();
+    let shared = match &cli.shared {
+        Some(path) => Some(read_pairs(&std::fs::read_to_string(path).with_context(|| path.display().to_string())?)?),
+        None => None,
+    };
+    let mut sampler = Sampler::new(registry.clone(), cli.seed, shared);
+    if cli.single {
+        for (i, (pair, _)) in sampler.coverage().into_iter().enumerate() {
+            match sampler.single(pair) {
+                Some(sample) => write(&cli, i, &sample)?,
+                None => println!("{}", json!({"pairs": [name(&registry[pair.0], pair.1)], "left_out": true})),
+            }
+        }
+        return Ok(());
+    }
+    for i in 0..cli.count {
+        write(&cli, i, &sampler.sample())?;
+    }
+    Ok(())
+}
+
+fn name(def: &OpDef, dtype: DType) -> String {
+    format!("{} {} {}", def.name, def.since, dtype.name())
+}
+
+fn read_pairs<S: std::hash::BuildHasher + Default>(text: &str) -> Result<HashSet<Pair, S>> {
+    let registry = Registry::builtin();
+    let pair = |line: &str| {
+        let [op, since, dtype] = line.split(' ').collect::<Vec<_>>()[..] else {
+            bail!("{line:?} is not OP OPSET TYPE")
+        };
+        let row = registry.find("", op, since.parse()?).with_context(|| format!("no row for {line:?}"))?;
+        Ok((row, DType::from_name(dtype).with_context(|| format!("no type {dtype:?}"))?))
+    };
+    text.lines().filter(|l| !l.is_empty()).map(pair).collect()
+}
+
+fn write(cli: &Cli, i: usize, sample: &Sample) -> Result<()> {
+    let case = format!("{}{i:05}", cli.prefix);
+    let dir = cli.out.join(&case);
+    let data = dir.join("test_data_set_0");
+    std::fs::create_dir_all(&data)?;
+    std::fs::write(dir.join("model.onnx"), ir::export::to_onnx(&sample.module)?)?;
+    // Compared by the ceilings of the element types, not by a tolerance of the case.
+    std::fs::write(dir.join("tolerance.json"), r#"{"by": "dtype"}"#)?;
+    let put = |path: PathBuf, name: &str, t| tensor::pb::write_tensor(Path::new(&path), name, t);
+    let g = sample.module.graph();
+    for (k, (t, &v)) in sample.inputs.iter().zip(&g.inputs).enumerate() {
+        put(data.join(format!("input_{k}.pb")), &g.values[v].name, t)?;
+    }
+    for (k, (t, &v)) in sample.outputs.iter().zip(&g.outputs).enumerate() {
+        put(data.join(format!("output_{k}.pb")), &g.values[v].name, t)?;
+    }
+    let registry = &sample.module.registry;
+    let pairs: Vec<String> = sample.pairs.iter().map(|&(row, dtype)| name(&registry[row], dtype)).collect();
+    let opset = sample.module.meta.opsets.first().map(|o| o.1);
+    println!("{}", json!({"case": case, "opset": opset, "pairs": pairs, "shared": sample.shared}));
+    Ok(())
+}

@@ -1,0 +1,481 @@
+//! One node: a case of its row with changed extents and attributes, operands from earlier nodes, and whether the result can be
+//! compared between two right implementations.
+
+use super::{Draft, Pair, cases};
+use crate::attrs::{Attr, Attrs, F32};
+use crate::cases::{Case, CaseOperand, Random, parse};
+use crate::graph::{Origin, Value};
+use crate::op::{AttrKind, OpDef, RefCtx, Tol};
+use crate::ty::Type;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tensor::DType::{self, *};
+use tensor::Tensor;
+
+/// What is known of a value.
+#[derive(Clone)]
+pub struct Known {
+    /// What the reference functions gave.
+    pub value: Tensor,
+    /// What they gave where every rounded result on the way was disturbed by a rounding error; the same tensor where nothing was rounded.
+    pub disturbed: Tensor,
+    /// Whether every right implementation has these very bits.
+    pub exact: bool,
+    /// Whether later nodes may use it: finite numbers of moderate size.
+    pub usable: bool,
+}
+
+/// Greatest magnitude that later nodes get.
+const LARGE: f64 = 1e4;
+/// How far results may be apart after disturbance, as a share of what a comparison allows.
+const SPREAD: f64 = 0.25;
+/// Draws of a node before it is given up.
+const TRIES: u64 = 6;
+
+/// Rows whose results jump where an operand moves by a rounding error, though they are floats.
+const JUMPS: &[&str] = &[
+    "Floor",
+    "Ceil",
+    "Round",
+    "Sign",
+    "Mod",
+    "Hardmax",
+    "ThresholdedRelu",
+    "Shrink",
+    "HardSwish",
+    "Tan",
+    "DynamicQuantizeLinear",
+    "BitCast",
+    "Unique",
+    "Dropout",
+];
+/// Exact rows that are continuous: a rounding error passes through and does not grow.
+const STEADY: &[&str] = &[
+    "Relu",
+    "Abs",
+    "Neg",
+    "Max",
+    "Min",
+    "Clip",
+    "Where",
+    "MaxPool",
+    "GlobalMaxPool",
+    "ReduceMax",
+    "ReduceMin",
+    "LpPool",
+];
+
+impl Draft {
+    /// Adds a node of a row. Says whether it could.
+    pub fn add(&mut self, pair: Pair, random: &mut Random) -> bool {
+        (0..TRIES).any(|attempt| {
+            let def = &self.m.registry.clone()[pair.0];
+            let Some(mut case) = draw(def, pair.1, random) else { return false };
+            if self.shared && !common(def, pair.1, &mut case) {
+                return false;
+            }
+            // At last as the case stands.
+            if attempt + 1 < TRIES {
+                vary_attributes(def, &mut case, random);
+                if attempt < TRIES / 2 {
+                    vary_extents(&mut case, random);
+                }
+            }
+            self.add_node(pair, def, &case, attempt + 2 < TRIES, random)
+        })
+    }
+    /// Adds a node as the `nth` case of its row stands. Says whether it could.
+    pub fn add_case(&mut self, pair: Pair, nth: usize, random: &mut Random) -> bool {
+        let registry = self.m.registry.clone();
+        let def = &registry[pair.0];
+        let case = def.cases.get(nth).and_then(|text| parse(def, text).ok());
+        case.is_some_and(|case| self.add_node(pair, def, &case, false, random))
+    }
+    fn add_node(&mut self, pair: Pair, def: &OpDef, case: &Case, linked: bool, random: &mut Random) -> bool {
+        let before = (self.m.clone(), self.inputs.clone(), self.pairs.clone());
+        let n_known = self.known.len();
+        let added = self.try_node(pair, def, case, linked, random);
+        if added.is_none() {
+            (self.m, self.inputs, self.pairs) = before;
+            self.known.truncate(n_known);
+        }
+        added.is_some()
+    }
+    fn try_node(&mut self, pair: Pair, def: &OpDef, case: &Case, linked: bool, random: &mut Random) -> Option<()> {
+        let types = assignment(def, pair.1, random);
+        let mut ins: Vec<Option<(Value, Known)>> = vec![];
+        for (i, o) in case.operands.iter().enumerate() {
+            let param = def.inputs.get(i).or(def.inputs.last())?;
+            let dtype = types.get(param.ty).copied().unwrap_or(F32);
+            ins.push(match o {
+                Some(o) => Some(self.operand(def, i, o, dtype, linked, random)?),
+                None => None,
+            });
+        }
+        let outs = self.node(pair, def, case.attrs.clone(), &ins, case.n_outs);
+        // Inference first: it refuses what the reference functions need not expect.
+        if !self.is_valid() {
+            return None;
+        }
+        let known = self.results(def, case, &ins, random)?;
+        for (v, known) in outs.into_iter().zip(known) {
+            self.known.push((v, known));
+        }
+        Some(())
+    }
+    /// A value for operand `i`: of an earlier node, an input or an initializer.
+    fn operand(
+        &mut self,
+        def: &OpDef,
+        i: usize,
+        o: &CaseOperand,
+        dtype: DType,
+        linked: bool,
+        random: &mut Random,
+    ) -> Option<(Value, Known)> {
+        if linked && o.dtype.is_none() && o.fill.is_empty() && random.below(4) > 0 {
+            let fits = |(_, k): &(Value, Known)| k.usable && k.value.dtype() == dtype && k.value.shape() == o.shape;
+            let all: Vec<usize> = (0..self.known.len()).filter(|&i| fits(&self.known[i])).collect();
+            if !all.is_empty() {
+                return Some(self.known[all[random.below(all.len() as u64) as usize]].clone());
+            }
+            if let Some(made) = self.reshaped(dtype, &o.shape, random) {
+                return Some(made);
+            }
+        }
+        let mut t = o.tensor(dtype, random);
+        if !defined(def, i, &t) {
+            t = tame(def, &t);
+        }
+        let own = o.dtype.is_some() || !o.fill.is_empty();
+        // A few numbers that say what is done to the first operand may be for the run to know.
+        let few = !t.shape().is_empty() && (1..=2).contains(&t.n_elems()) || t.shape().is_empty();
+        let constant = if own { !few || random.below(8) > 0 } else { random.below(3) == 0 };
+        // The extents of weights are known when the model is compiled.
+        let symbols =
+            o.dtype.is_none() && (i == 0 || def.is_elementwise() || matches!(def.name, "Concat" | "MatMul" | "Gemm"));
+        let v = if constant { self.constant(&t) } else { self.input(&t, symbols, random) };
+        let known = Known { disturbed: t.clone(), exact: true, usable: usable(&t), value: t };
+        if !constant && !own {
+            self.known.push((v, known.clone()));
+        }
+        Some((v, known))
+    }
+    /// A value of an earlier node brought to other extents: repeated or cut, and reshaped. `None` where there is nothing to take.
+    fn reshaped(&mut self, dtype: DType, shape: &[usize], random: &mut Random) -> Option<(Value, Known)> {
+        let n: usize = shape.iter().product();
+        let fits =
+            |k: &Known| k.usable && k.value.dtype() == dtype && k.value.n_elems() > 0 && k.value.n_elems() <= 4096;
+        let all: Vec<usize> = (0..self.known.len()).filter(|&i| fits(&self.known[i].1)).collect();
+        if all.is_empty() || n == 0 || self.opset < 13 || dtype.size().is_none() {
+            return None;
+        }
+        let mut x = self.known[all[random.below(all.len() as u64) as usize]].clone();
+        let have = x.1.value.n_elems();
+        let list = |v: i64| Tensor::from_i64(&[1], &[v]);
+        let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        if have != n {
+            x = self.moved("Reshape", x, &[list(-1)], random)?;
+            if have < n {
+                x = self.moved("Tile", x, &[list(count(n.div_ceil(have)))], random)?;
+            }
+            if !n.is_multiple_of(have) {
+                x = self.moved("Slice", x, &[list(0), list(count(n))], random)?;
+            }
+        }
+        let extents: Vec<i64> = shape.iter().map(|&d| count(d)).collect();
+        self.moved("Reshape", x, &[Tensor::from_i64(&[shape.len()], &extents)], random)
+    }
+    /// A node that moves the elements of a value as constant operands say.
+    fn moved(&mut self, name: &str, x: (Value, Known), how: &[Tensor], random: &mut Random) -> Option<(Value, Known)> {
+        let op = self.m.registry.find("", name, self.opset)?;
+        let def = self.m.registry.clone()[op].clone();
+        let case = Case { operands: vec![], attrs: Attrs::new(def.default_attrs()), n_outs: 1 };
+        let dtype = x.1.value.dtype();
+        let mut ins = vec![Some(x)];
+        for t in how {
+            let known = Known { value: t.clone(), disturbed: t.clone(), exact: true, usable: false };
+            ins.push(Some((self.constant(t), known)));
+        }
+        let known = self.results(&def, &case, &ins, random)?.into_iter().next()?;
+        let v = self.node((op, dtype), &def, case.attrs, &ins, 1)[0];
+        self.known.push((v, known.clone()));
+        Some((v, known))
+    }
+    /// Adds a node; its results.
+    fn node(
+        &mut self,
+        pair: Pair,
+        def: &OpDef,
+        attrs: Attrs,
+        ins: &[Option<(Value, Known)>],
+        n_outs: usize,
+    ) -> Vec<Value> {
+        let attrs = self.m.attrs.intern(attrs);
+        let k = self.m.graph().nodes.len();
+        let outs = (0..n_outs).map(|i| (Type::Unknown, Arc::from(format!("v{k}_{i}"))));
+        let values = ins.iter().map(|x| x.as_ref().map(|x| x.0));
+        let path = format!("/{}_{k}", def.name);
+        let n = self.m.graph_mut().add_node(pair.0, attrs, values, outs, [], Origin(path.as_str().into()));
+        self.pairs.push(pair);
+        self.m.graph().nodes[n].outs.to_vec()
+    }
+    /// The results of a node, if two right implementations agree on them.
+    fn results(
+        &self,
+        def: &OpDef,
+        case: &Case,
+        ins: &[Option<(Value, Known)>],
+        random: &mut Random,
+    ) -> Option<Vec<Known>> {
+        let run = |ins: Vec<Option<Tensor>>| {
+            let c = RefCtx { def, attrs: &case.attrs, consts: &self.m.consts, ins: &ins, n_outs: case.n_outs };
+            def.reference?(&c).ok().filter(|r| r.len() >= case.n_outs)
+        };
+        let given =
+            |f: fn(&Known) -> &Tensor| ins.iter().map(|x| x.as_ref().map(|(_, k)| f(k).clone())).collect::<Vec<_>>();
+        if given(|k| &k.value).iter().enumerate().any(|(i, t)| t.as_ref().is_some_and(|t| !defined(def, i, t))) {
+            return None;
+        }
+        let values = run(given(|k| &k.value))?;
+        let exact_ins = ins.iter().flatten().all(|(_, k)| k.exact);
+        let exact = exact_ins && def.tolerance == Tol::Exact;
+        if !exact_ins && !steady(def, ins, &values) {
+            return None;
+        }
+        let disturbed = if exact { values.clone() } else { run(given(|k| &k.disturbed))? };
+        let mut out = vec![];
+        for (value, moved) in values.into_iter().zip(disturbed).take(case.n_outs) {
+            if value.n_elems() > 1 << 16 || value.shape() != moved.shape() {
+                return None;
+            }
+            let is_float = value.dtype().is_float();
+            let disturbed = if exact || !is_float { moved } else { disturb(&moved, random) };
+            if !agree(&value, &disturbed) {
+                return None;
+            }
+            // Infinities and NaN end a path; they are rare there so that they hide nothing.
+            let usable = usable(&value);
+            if !usable && is_float && random.below(3) > 0 && !ins.is_empty() {
+                return None;
+            }
+            out.push(Known { value, disturbed, exact: exact || !is_float, usable });
+        }
+        Some(out)
+    }
+}
+
+/// Whether a rounding error of an operand passes through a row without a jump.
+fn steady(def: &OpDef, ins: &[Option<(Value, Known)>], results: &[Tensor]) -> bool {
+    if JUMPS.contains(&def.name) || results.iter().any(|t| !t.dtype().is_float() || t.dtype().bits() < 16) {
+        return false;
+    }
+    let first_alone = || ins.iter().skip(1).flatten().all(|(_, k)| k.exact);
+    match def.tolerance {
+        Tol::Rel(_) => true,
+        Tol::Exact if def.traits.moves => first_alone(),
+        Tol::Exact => {
+            STEADY.contains(&def.name)
+                && (def.name != "Where" || ins.first().into_iter().flatten().all(|(_, k)| k.exact))
+                || matches!(def.name, "Concat" | "Pad" | "Gather" | "GatherElements" | "GatherND") && {
+                    let first = if def.name == "Concat" { ins.len() } else { 1 };
+                    ins.iter().skip(first).flatten().all(|(_, k)| k.exact)
+                }
+        }
+    }
+}
+
+/// Finite and of moderate size.
+fn usable(t: &Tensor) -> bool {
+    !t.dtype().is_float() || t.to_f64_vec().iter().all(|v| v.is_finite() && v.abs() <= LARGE)
+}
+
+/// Each element off by about a rounding error of its type.
+fn disturb(t: &Tensor, random: &mut Random) -> Tensor {
+    let ulp = match t.dtype() {
+        F64 => 2f64.powi(-52),
+        F32 => 2f64.powi(-23),
+        F16 => 2f64.powi(-11),
+        BF16 => 2f64.powi(-8),
+        _ => return t.clone(),
+    };
+    let v: Vec<f64> = t.to_f64_vec().into_iter().map(|v| v * (1.0 + ulp * random.unit())).collect();
+    Tensor::from_f64_as(t.dtype(), t.shape(), &v)
+}
+
+/// Whether two tensors are well within what a comparison allows.
+fn agree(a: &Tensor, b: &Tensor) -> bool {
+    tensor::compare::compare(b, a, tensor::compare::Tolerance::of(a.dtype()))
+        .is_ok_and(|r| r.share <= SPREAD || r.worst.is_none())
+}
+
+/// Whether the operator's text says what it does with these elements of operand `i`.
+fn defined(def: &OpDef, i: usize, t: &Tensor) -> bool {
+    let ints = || t.to_i64_vec();
+    let is_int = t.dtype().is_int();
+    match (def.name, i) {
+        ("Div" | "Mod", 1) => !is_int || ints().iter().all(|&v| v != 0),
+        ("Pow", 1) => !is_int || ints().iter().all(|&v| (0..=4).contains(&v)),
+        ("Cast" | "CastLike", 0) if t.dtype().is_float() => {
+            t.to_f64_vec().iter().all(|v| v.is_finite() && v.abs() < 100.0)
+        }
+        ("BitShift", 1) => ints().iter().all(|&v| v >= 0 && v < i64::try_from(t.dtype().bits()).unwrap_or(8)),
+        _ => true,
+    }
+}
+
+/// Elements for which it does.
+fn tame(def: &OpDef, t: &Tensor) -> Tensor {
+    let v = t.to_i64_vec().into_iter().map(|v| match def.name {
+        "Pow" => v.rem_euclid(4),
+        "BitShift" => v.rem_euclid(i64::try_from(t.dtype().bits()).unwrap_or(8)),
+        _ => {
+            if v == 0 {
+                3
+            } else {
+                v
+            }
+        }
+    });
+    Tensor::from_i64_as(t.dtype(), t.shape(), &v.collect::<Vec<_>>())
+}
+
+/// Element types of the row's variables: the first as asked for, the others at random.
+fn assignment(def: &OpDef, first: DType, random: &mut Random) -> BTreeMap<&'static str, DType> {
+    let mut all = BTreeMap::new();
+    for (i, (var, list)) in def.dtypes.iter().enumerate() {
+        let plain: Vec<DType> = list.iter().copied().filter(|&d| d != String).collect();
+        let Some(&any) = plain.get(random.below(plain.len() as u64) as usize) else { continue };
+        // The same type as the first, where it may be: most rows mix types seldom.
+        let same = plain.contains(&first) && random.below(4) > 0;
+        all.insert(*var, if i == 0 || same { first } else { any });
+    }
+    all
+}
+
+/// A random case of a row: from a generator of its own, or one of its cases.
+fn draw(def: &OpDef, dtype: DType, random: &mut Random) -> Option<Case> {
+    let own = if random.below(4) > 0 { cases::random_case(def, random) } else { None };
+    let mut case = match own {
+        Some(text) => parse(def, &text).ok()?,
+        None => parse(def, def.cases.get(random.below(def.cases.len() as u64) as usize)?).ok()?,
+    };
+    let targets = def.dtypes.get(1).map_or(&[][..], |(_, list)| list);
+    if let Some(slot) = def.slot("to").filter(|_| def.name == "Cast" && random.below(4) > 0) {
+        let plain: Vec<DType> = targets.iter().copied().filter(|&d| d != String).collect();
+        if let Some(&to) = plain.get(random.below(plain.len() as u64) as usize) {
+            // What does not fit the target is left open by the text.
+            let fits = to.is_float() || to == Bool || (to.is_signed() && dtype.bits() >= 8) || !dtype.is_signed();
+            if fits {
+                case.attrs = with_slot(&case.attrs, slot, Attr::Int(i64::from(to.onnx())));
+            }
+        }
+    }
+    Some(case)
+}
+
+/// Leaves out of a case what implementations differ in where the text is silent. Says whether anything is left.
+fn common(def: &OpDef, dtype: DType, case: &mut Case) -> bool {
+    // The mask of Dropout that drops nothing was not said before opset 12.
+    if def.name == "Dropout" && def.until < 12 {
+        case.n_outs = 1;
+    }
+    // Differences of infinities.
+    for o in case.operands.iter_mut().flatten() {
+        o.fill.iter_mut().filter(|v| !v.is_finite()).for_each(|v| *v = 3.0);
+    }
+    let empty = case.operands.iter().flatten().any(|o| o.shape.contains(&0));
+    match def.name {
+        // An infinity as an integer.
+        "ReduceLogSum" | "ReduceLogSumExp" => dtype.is_float(),
+        "ReduceMean" => !empty,
+        // Sums of nothing are left unwritten.
+        "MatMulInteger" | "QLinearMatMul" | "ConvInteger" | "QLinearConv" | "MatMul" | "Gemm" => !empty,
+        _ => true,
+    }
+}
+
+fn with_slot(attrs: &Attrs, slot: usize, value: Attr) -> Attrs {
+    Attrs::new(attrs.slots().iter().enumerate().map(|(i, a)| if i == slot { value.clone() } else { a.clone() }))
+}
+
+/// Extents that new ones are drawn from.
+const EXTENTS: &[usize] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16, 17, 33];
+
+/// Gives every extent another value, the same one for equal extents; sometimes an empty axis.
+fn vary_extents(case: &mut Case, random: &mut Random) {
+    let mut new: BTreeMap<usize, usize> = BTreeMap::new();
+    let all: Vec<usize> =
+        case.operands.iter().flatten().filter(|o| o.fill.is_empty()).flat_map(|o| o.shape.clone()).collect();
+    for n in all {
+        if n == 1 && random.below(4) > 0 {
+            new.entry(1).or_insert(1);
+            continue;
+        }
+        let drawn = match random.below(24) {
+            0 => 0,
+            1..=8 => n,
+            _ => EXTENTS[random.below(EXTENTS.len() as u64) as usize],
+        };
+        new.entry(n).or_insert(drawn);
+    }
+    for o in case.operands.iter_mut().flatten() {
+        // Values given one by one belong to their extents, and lists that are empty stay so.
+        let n = o.shape.iter().product::<usize>();
+        if (o.dtype.is_none() || n > 0) && (o.fill.len() <= 1 || o.fill.len() != n) {
+            o.shape.iter_mut().for_each(|n| *n = new.get(n).copied().unwrap_or(*n));
+        }
+    }
+    if case.operands.iter().flatten().map(|o| o.shape.iter().product::<usize>()).sum::<usize>() > 1 << 14 {
+        case.operands.iter_mut().flatten().flat_map(|o| &mut o.shape).for_each(|n| *n = (*n).min(4));
+    }
+}
+
+/// Attributes that are 0 or 1.
+const FLAGS: &[&str] = &[
+    "keepdims",
+    "exclusive",
+    "reverse",
+    "largest",
+    "sorted",
+    "transA",
+    "transB",
+    "transBatchA",
+    "noop_with_empty_axes",
+    "ceil_mode",
+    "count_include_pad",
+    "is_causal",
+    "upper",
+    "select_last_index",
+    "align_corners",
+    "exclude_outside",
+    "antialias",
+    "linear_before_reset",
+    "input_forget",
+    "layout",
+    "interleaved",
+    "allowzero",
+];
+/// Attributes that scale.
+const SCALES: &[&str] = &["alpha", "beta", "gamma", "bias", "lambd", "delta", "scale", "softcap"];
+
+/// Changes flags, axes and scales.
+fn vary_attributes(def: &OpDef, case: &mut Case, random: &mut Random) {
+    let rank = case.operands.first().and_then(|o| Some(o.as_ref()?.shape.len())).unwrap_or(0) as i64;
+    let plain = def.attrs.iter().filter(|a| a.kind != AttrKind::Graph);
+    for (slot, a) in plain.enumerate() {
+        let new = match (case.attrs.get(slot), a.name) {
+            (Attr::Int(v), name) if FLAGS.contains(&name) && random.below(3) == 0 => Attr::Int(1 - v),
+            (Attr::Int(v), "axis") if rank > 0 => match random.below(4) {
+                0 => Attr::Int(random.below(rank as u64) as i64),
+                1 => Attr::Int(if *v < 0 { v + rank } else { v - rank }),
+                _ => continue,
+            },
+            (Attr::Float(v), name) if SCALES.contains(&name) && random.below(3) == 0 => {
+                Attr::Float(F32::new(v.get() * [0.5, 2.0, -1.0, 0.25][random.below(4) as usize]))
+            }
+            _ => continue,
+        };
+        case.attrs = with_slot(&case.attrs, slot, new);
+    }
+}

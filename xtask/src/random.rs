@@ -1,0 +1,264 @@
+//! Random models: made from the operator rows, compiled to artifacts, run by `hip-test` in fresh processes, compared with the interpreter
+//! and, where it runs them, with onnxruntime, at the ceilings of the element types.
+//!
+//! First one model per row and element type asks onnxruntime which of them it has; most random models are then made of those.
+//! What passes is deleted; what does not stays in `target/random` and is listed in `failed.jsonl`. The coverage by row and element type is
+//! written there, too.
+
+use crate::breaks::Tally;
+use crate::{setup, sh, suite};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// How many models.
+    #[arg(long, default_value_t = 20_000)]
+    count: usize,
+    /// Seed; another one gives other models.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The device they run on: cpu, guard, hip.
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// Break each model that passes on purpose, in each way that it offers; at least 95 % of the breaks must be noticed.
+    #[arg(long)]
+    sabotage: bool,
+}
+
+/// Least share of models, in percent, that onnxruntime must run as well.
+const SHARED: usize = 60;
+/// Of a full run: models, and how often each row must have come with each element type.
+const FULL: (usize, usize) = (20_000, 50);
+
+/// Operators of which onnxruntime is known to give something else than the text demands, and why.
+const DIFFERS: &[(&str, &str)] = &[
+    ("Cast", "2^-127 of f8e8m0 becomes false"),
+    ("ReduceLogSum", "an infinity as an integer is left open"),
+    ("ReduceLogSumExp", "an infinity as an integer is left open"),
+];
+
+/// A model that was made.
+struct Made {
+    case: String,
+    pairs: Vec<String>,
+}
+
+/// Counts of a row with an element type.
+#[derive(Default)]
+struct Covered {
+    passed: usize,
+    shared: usize,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let bin = std::path::absolute(sh::tools()?)?;
+    sh::run(&mut sh::cargo(&["build", "--quiet", "--package", "hip-ep-ir", "--example", "random_models"]))?;
+    let generator = bin.join("examples/random_models");
+    let dir = std::path::absolute(sh::target().join("random"))?;
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir)?;
+    let (all, shared) = peers(&bin, &generator, &dir)?;
+    println!("{} of {} rows with an element type run in onnxruntime", shared.len(), all.len());
+    let (mut covered, mut totals) = (BTreeMap::<String, Covered>::new(), Totals::default());
+    let parts = std::thread::available_parallelism().map_or(1, usize::from).min(args.count.max(1));
+    let made = make(&generator, &dir, args, parts)?;
+    let names: Vec<String> = made.iter().map(|m| m.case.clone()).collect();
+    let peer = peer_outputs(&dir, &names)?;
+    println!("onnxruntime refuses of the random models:");
+    suite::reasons(&peer, "ran");
+    let device = ["--device", args.device.as_str()];
+    let mut results = suite::hip_test(&bin, &dir, &names, &device)?;
+    for (name, r) in &mut results {
+        r["onnxruntime"] = peer[name]["outcome"].clone();
+    }
+    if args.sabotage {
+        return sabotage(&bin, &dir, &results);
+    }
+    for m in &made {
+        let (result, with_peer) = (&results[&m.case], peer[&m.case]["outcome"] == "ran");
+        totals.add(result, with_peer);
+        if result["outcome"] == "pass" {
+            std::fs::remove_dir_all(dir.join(&m.case))?;
+            for p in m.pairs.iter().collect::<BTreeSet<_>>() {
+                let c = covered.entry(p.clone()).or_default();
+                c.passed += 1;
+                c.shared += usize::from(with_peer);
+            }
+        }
+    }
+    report(args, &dir, &all, &shared, &covered, &results, &totals)
+}
+
+#[derive(Default)]
+struct Totals {
+    n: usize,
+    passed: usize,
+    with_peer: usize,
+    refused_here_alone: usize,
+}
+
+impl Totals {
+    fn add(&mut self, result: &Value, with_peer: bool) {
+        self.n += 1;
+        self.passed += usize::from(result["outcome"] == "pass");
+        self.with_peer += usize::from(result["outcome"] == "pass" && with_peer);
+        self.refused_here_alone += usize::from(result["outcome"] == "refused" && with_peer);
+    }
+}
+
+/// All rows with their element types, and those that onnxruntime runs: one model of each, which must be right by the interpreter.
+fn peers(bin: &Path, generator: &Path, dir: &Path) -> Result<(Vec<String>, BTreeSet<String>)> {
+    let single = dir.join("single");
+    let out = sh::read(Command::new(generator).arg("--single").arg("--out").arg(&single))?;
+    let (mut all, mut cases) = (vec![], vec![]);
+    for line in out.lines() {
+        let v: Value = serde_json::from_str(line)?;
+        let pair = v["pairs"][0].as_str().context("a model of no row")?.to_string();
+        all.push(pair.clone());
+        if let Some(case) = v["case"].as_str() {
+            cases.push(Made { case: case.into(), pairs: vec![pair] });
+        }
+    }
+    let names: Vec<String> = cases.iter().map(|m| m.case.clone()).collect();
+    let ran = peer_outputs(&single, &names)?;
+    let here = suite::hip_test(bin, &single, &names, &[])?;
+    let (mut shared, mut differ, mut wrong) = (BTreeSet::new(), BTreeSet::new(), vec![]);
+    for m in &cases {
+        let (pair, reason) = (&m.pairs[0], here[&m.case]["reason"].as_str().unwrap_or_default());
+        let set = |n: usize| reason.contains(&format!("set {n}:"));
+        match here[&m.case]["outcome"].as_str() {
+            Some("wrong") if set(1) && !set(0) => differ.insert(pair.clone()),
+            Some("wrong" | "crash" | "error") => {
+                wrong.push(format!("{} ({pair}): {reason}", m.case));
+                false
+            }
+            _ => ran[&m.case]["outcome"] == "ran" && shared.insert(pair.clone()),
+        };
+    }
+    if !wrong.is_empty() {
+        bail!("{} models of one node are wrong:\n{}", wrong.len(), wrong.join("\n"));
+    }
+    let op = |pair: &str| pair.split(' ').next().unwrap_or_default().to_string();
+    for pair in &differ {
+        let why = DIFFERS.iter().find(|d| d.0 == op(pair)).map_or("for no known reason", |d| d.1);
+        println!("onnxruntime differs in {pair}, its results are left out: {why}");
+    }
+    let unknown: Vec<&String> = differ.iter().filter(|p| !DIFFERS.iter().any(|d| d.0 == op(p))).collect();
+    if !unknown.is_empty() {
+        bail!("onnxruntime differs for no known reason: {unknown:?}");
+    }
+    std::fs::write(dir.join("shared.txt"), shared.iter().map(|p| format!("{p}\n")).collect::<String>())?;
+    Ok((all, shared))
+}
+
+/// Has the models made, by several processes at once.
+fn make(generator: &Path, dir: &Path, args: &Args, parts: usize) -> Result<Vec<Made>> {
+    let start = |part: usize| {
+        let mut c = Command::new(generator);
+        let count = args.count / parts + usize::from(part < args.count % parts);
+        c.args(["--count", &count.to_string(), "--seed", &(args.seed * 1000 + part as u64).to_string()]);
+        c.arg("--shared").arg(dir.join("shared.txt")).arg("--out").arg(dir).args(["--prefix", &format!("m{part}_")]);
+        sh::read(&mut c)
+    };
+    let outs: Vec<Result<String>> = std::thread::scope(|s| {
+        let running: Vec<_> = (0..parts).map(|part| s.spawn(move || start(part))).collect();
+        running.into_iter().map(|t| t.join().expect("no thread panicked")).collect()
+    });
+    let mut made = vec![];
+    for out in outs {
+        for line in out?.lines() {
+            let v: Value = serde_json::from_str(line)?;
+            let pairs = v["pairs"].as_array().into_iter().flatten().filter_map(|p| Some(p.as_str()?.to_string()));
+            made.push(Made {
+                case: v["case"].as_str().context("a model without a name")?.into(),
+                pairs: pairs.collect(),
+            });
+        }
+    }
+    Ok(made)
+}
+
+/// Runs onnxruntime on cases of a folder.
+fn peer_outputs(dir: &Path, names: &[String]) -> Result<BTreeMap<String, Value>> {
+    let python: PathBuf = std::path::absolute(setup::python()?)?;
+    let program = || {
+        let mut c = Command::new(&python);
+        c.arg(sh::root().join("xtask/py/peer_outputs.py")).arg(dir);
+        c
+    };
+    suite::run(&program, names)
+}
+
+fn report(
+    args: &Args,
+    dir: &Path,
+    all: &[String],
+    shared: &BTreeSet<String>,
+    covered: &BTreeMap<String, Covered>,
+    results: &BTreeMap<String, Value>,
+    t: &Totals,
+) -> Result<()> {
+    suite::reasons(results, "pass");
+    let lines: String = results.values().filter(|r| r["outcome"] != "pass").map(|r| format!("{r}\n")).collect();
+    std::fs::write(dir.join("failed.jsonl"), lines)?;
+    let none = Covered::default();
+    let mut table =
+        "| row and element type | models | also in onnxruntime | onnxruntime has it |\n|---|---|---|---|\n".to_string();
+    for pair in all {
+        let c = covered.get(pair).unwrap_or(&none);
+        let has = if shared.contains(pair) { "yes" } else { "no" };
+        writeln!(table, "| {pair} | {} | {} | {has} |", c.passed, c.shared)?;
+    }
+    let path = dir.join("coverage.md");
+    std::fs::write(&path, table)?;
+    let times = |pair: &String| covered.get(pair).map_or(0, |c| c.passed);
+    let mut counts: Vec<usize> = all.iter().map(times).collect();
+    counts.sort_unstable();
+    let at = |share: usize| counts.get(counts.len() * share / 100).copied().unwrap_or(0);
+    println!(
+        "each row with an element type in {} models at least, {} in the median; {} never; table in {}",
+        at(0),
+        at(50),
+        counts.iter().filter(|&&n| n == 0).count(),
+        path.display()
+    );
+    println!(
+        "{} of {} passed, {} of them ({} %) also against onnxruntime, {} refused that it runs",
+        t.passed,
+        t.n,
+        t.with_peer,
+        t.with_peer * 100 / t.passed.max(1),
+        t.refused_here_alone
+    );
+    if t.passed < t.n {
+        bail!("{} models failed; they are in {}", t.n - t.passed, dir.display());
+    }
+    if t.with_peer * 100 < t.passed * SHARED {
+        bail!("fewer than {SHARED} % of the models ran in onnxruntime");
+    }
+    let seldom: Vec<&str> = all.iter().filter(|p| times(p) < FULL.1).map(String::as_str).collect();
+    if args.count >= FULL.0 && !seldom.is_empty() {
+        bail!("{} rows with an element type came in fewer than {} models: {}", seldom.len(), FULL.1, seldom.join(", "));
+    }
+    Ok(())
+}
+
+/// Breaks the models that pass.
+fn sabotage(bin: &Path, dir: &Path, results: &BTreeMap<String, Value>) -> Result<()> {
+    let names: Vec<String> = results.iter().filter(|(_, r)| r["outcome"] == "pass").map(|(n, _)| n.clone()).collect();
+    let mut tally = Tally::default();
+    for kind in suite::SABOTAGES {
+        for (name, r) in suite::hip_test(bin, dir, &names, &["--sabotage", kind])? {
+            match r["outcome"].as_str() {
+                Some("none") => tally.none(kind, &name),
+                outcome => tally.made(kind, &name, r["reason"].as_str().unwrap_or(""), outcome != Some("pass")),
+            }
+        }
+    }
+    tally.verdict()
+}
