@@ -8,7 +8,7 @@ use crate::consts::Const;
 use crate::graph::{Def, Graph, Module, Node, NodeData, Onnx, RegionId, Value};
 use crate::infer::infer;
 use crate::lowering::Candidate;
-use crate::op::OpDef;
+use crate::op::{OpDef, OpId};
 use crate::ty::{Shape, TensorType, Type};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -161,6 +161,13 @@ impl Expansion<'_> {
             }
         }
     }
+    /// The constant that a value is. Reads it: for small ones.
+    pub fn const_tensor(&self, v: Value) -> Option<Tensor> {
+        match self.m.graphs[self.region].values[v].def {
+            Def::Const(c) => self.m.consts[c].read().ok(),
+            _ => None,
+        }
+    }
     /// An extent that is a number.
     pub fn as_const(&self, d: DimId) -> Option<i64> {
         self.m.dims.as_const(d)
@@ -192,6 +199,12 @@ impl Expansion<'_> {
     pub fn op(&mut self, name: &str, ins: &[Value], attrs: &[(&str, Attr)]) -> Value {
         self.op_n(name, ins, attrs, 1)[0]
     }
+    /// A node of an operator of ours (in [`crate::op::HIP_DOMAIN`]); its only result.
+    pub fn own(&mut self, name: &str, ins: &[Option<Value>], attrs: &[(&str, Attr)]) -> Value {
+        let op = self.m.registry.newest(crate::op::HIP_DOMAIN, name);
+        let n = self.add_row(op, ins, attrs, 1, None);
+        self.m.graphs[self.region].nodes[n].outs[0]
+    }
     /// A node with several results.
     pub fn op_n(&mut self, name: &str, ins: &[Value], attrs: &[(&str, Attr)], n_outs: usize) -> SmallVec<[Value; 2]> {
         let ins: Vec<Option<Value>> = ins.iter().copied().map(Some).collect();
@@ -207,6 +220,16 @@ impl Expansion<'_> {
         body: Option<RegionId>,
     ) -> Node {
         let op = self.m.registry.newest("", name);
+        self.add_row(op, ins, attrs, n_outs, body)
+    }
+    fn add_row(
+        &mut self,
+        op: OpId,
+        ins: &[Option<Value>],
+        attrs: &[(&str, Attr)],
+        n_outs: usize,
+        body: Option<RegionId>,
+    ) -> Node {
         let attrs = self.m.registry[op].attrs_with(attrs);
         let attrs = self.m.attrs.intern(attrs);
         let outs = (0..n_outs).map(|_| (Type::Unknown, "".into()));

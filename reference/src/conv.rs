@@ -47,7 +47,7 @@ impl Window {
         image.iter().enumerate().map(one).collect()
     }
     /// Position in the image of element `k` of window `o` along axis `a`, which may be outside.
-    fn at(&self, a: usize, o: usize, k: usize) -> i64 {
+    pub(crate) fn at(&self, a: usize, o: usize, k: usize) -> i64 {
         (o * self.strides[a] + k * self.dilations[a]) as i64 - self.begin[a]
     }
 }

@@ -9,7 +9,7 @@ fn fail(text: impl Into<String>) -> Diagnostic {
 }
 
 /// Product of extents.
-fn count(shape: &[usize]) -> usize {
+pub(crate) fn count(shape: &[usize]) -> usize {
     shape.iter().product()
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn each_coord(shape: &[usize], mut f: impl FnMut(&[usize])) {
 }
 
 /// A tensor of `shape` whose elements are those of `sources` at the positions given, row-major: (source, position).
-fn pick(
+pub(crate) fn pick(
     dtype: DType,
     shape: &[usize],
     sources: &[&Tensor],
@@ -65,7 +65,7 @@ fn pick(
 }
 
 /// The elements of `x` at coordinates: `map` turns a coordinate of the result into a position of `x`.
-fn remap(x: &Tensor, shape: &[usize], mut map: impl FnMut(&[usize]) -> usize) -> Result<Tensor> {
+pub(crate) fn remap(x: &Tensor, shape: &[usize], mut map: impl FnMut(&[usize]) -> usize) -> Result<Tensor> {
     let mut from = Vec::with_capacity(count(shape));
     each_coord(shape, |c| from.push((0, map(c))));
     pick(x.dtype(), shape, &[x], from)

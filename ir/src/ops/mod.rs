@@ -2,17 +2,22 @@
 
 pub mod activate;
 pub mod activation;
+pub mod arrange;
 pub mod attention;
+pub mod blocks;
 mod bounds;
 pub mod broadcast;
 pub mod cast;
 pub mod control;
 pub mod conv;
+pub mod deform;
 pub mod elementwise;
 pub mod extents;
+pub mod grid;
 pub mod index;
 pub mod loops;
 pub mod loss;
+pub mod lp_pool;
 pub mod matmul;
 pub mod movement;
 pub mod norm;
@@ -22,9 +27,13 @@ pub mod qproduct;
 pub mod quant;
 pub mod recurrence;
 pub mod reduce;
+mod resample;
+pub mod resize;
+pub mod roi;
 pub mod rotary;
 pub mod row;
 mod run_axes;
+mod sample;
 pub(crate) mod scan;
 pub mod shape;
 pub mod split;
@@ -55,6 +64,13 @@ static FAMILIES: &[&[OpDef]] = &[
     attention::ROWS,
     rotary::ROWS,
     recurrence::ROWS,
+    resize::ROWS,
+    blocks::ROWS,
+    arrange::ROWS,
+    lp_pool::ROWS,
+    grid::ROWS,
+    roi::ROWS,
+    deform::ROWS,
 ];
 
 /// Every built-in row.

@@ -13,11 +13,11 @@ use tensor::{DType, DType::*, Diagnostic, DimId, DimPool, ErrorKind, Result, Ten
 const T: (&str, &[DType]) = ("T", FLOATS);
 const T8: (&str, &[DType]) = ("T", &[F32, F16, BF16, F64, I8, U8]);
 const I: (&str, &[DType]) = ("I", &[I64]);
-const CEIL: usize = 5;
-const DILATIONS: usize = 6;
-const ROUND: Tol = Tol::Rel(1e-5);
+pub(super) const CEIL: usize = 5;
+pub(super) const DILATIONS: usize = 6;
+pub(super) const ROUND: Tol = Tol::Rel(1e-5);
 
-const COMMON: [AttrDef; 4] = [
+pub(super) const COMMON: [AttrDef; 4] = [
     attr("auto_pad", AttrKind::Str("NOTSET")),
     attr("kernel_shape", AttrKind::Ints),
     attr("pads", AttrKind::Ints),
@@ -25,8 +25,8 @@ const COMMON: [AttrDef; 4] = [
 ];
 const ORDER: AttrDef = attr("storage_order", AttrKind::Int(0));
 const INCLUDE: AttrDef = attr("count_include_pad", AttrKind::Int(0));
-const CEIL_MODE: AttrDef = attr("ceil_mode", AttrKind::Int(0));
-const DILATION: AttrDef = attr("dilations", AttrKind::Ints);
+pub(super) const CEIL_MODE: AttrDef = attr("ceil_mode", AttrKind::Int(0));
+pub(super) const DILATION: AttrDef = attr("dilations", AttrKind::Ints);
 
 const MAX: OpDef = OpDef {
     name: "MaxPool",
@@ -123,7 +123,7 @@ fn average_kind(include: Option<i64>) -> Pool {
 }
 
 /// One window over the whole image.
-fn whole(x: &Tensor) -> Window {
+pub(super) fn whole(x: &Tensor) -> Window {
     let image = x.shape().get(2..).unwrap_or(&[]).to_vec();
     let n = image.len();
     Window {
@@ -140,7 +140,7 @@ fn pool_geometry(p: &mut DimPool, attrs: &crate::attrs::Attrs, x: &[DimId]) -> R
     geometry(p, attrs, Some(DILATIONS), &x[2..], None, attrs.int(CEIL) == Some(1))
 }
 
-fn pool_infer(c: &mut InferCtx) -> Result<()> {
+pub(super) fn pool_infer(c: &mut InferCtx) -> Result<()> {
     let dtype = c.dtype(0)?;
     let Some(x) = c.shape(0) else {
         c.set_unranked(0, dtype);
@@ -193,7 +193,7 @@ fn pool_ref(c: &RefCtx, kind: Pool, column_major: bool) -> Result<(Tensor, Tenso
     conv::pool(x, &w, kind, column_major)
 }
 
-fn node_geometry(c: &mut NodeCtx) -> Plan<Geometry> {
+pub(super) fn node_geometry(c: &mut NodeCtx) -> Plan<Geometry> {
     let x = c.need(0)?;
     pool_geometry(c.dims, c.attrs, &x.shape).map_err(|e| e.message().to_string().into())
 }
@@ -319,7 +319,7 @@ fn average_loops(c: &mut NodeCtx) -> Plan<Nest> {
     Ok(b.store(y))
 }
 
-fn global_infer(c: &mut InferCtx) -> Result<()> {
+pub(super) fn global_infer(c: &mut InferCtx) -> Result<()> {
     let dtype = c.dtype(0)?;
     let Some(x) = c.shape(0) else {
         c.set_unranked(0, dtype);

@@ -38,6 +38,8 @@ pub const SIGNED: &[DType] = &[F32, F16, BF16, F64, I32, I64, I8, I16];
 pub const BOOL: &[DType] = &[DType::Bool];
 /// The 8- and 4-bit floats.
 pub const SMALL_FLOATS: &[DType] = &[F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F4E2M1];
+/// Bool and numbers of 8 bits and more, without the 8-bit floats: what ONNX has had from the beginning, and bf16.
+pub const BASIC: &[DType] = &[F32, F16, BF16, F64, I32, I64, I8, I16, U8, U16, U32, U64, DType::Bool];
 /// Every type of real numbers and bool, without strings.
 pub const PLAIN: &[DType] = &[
     F32,

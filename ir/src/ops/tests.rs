@@ -8,6 +8,7 @@ mod pad;
 mod random;
 mod refused;
 mod run_axes;
+mod sampled;
 
 use crate::cases::{self, Case, Random};
 use crate::consts::{Const, ConstId};
