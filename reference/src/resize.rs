@@ -251,7 +251,8 @@ pub fn resize(x: &Tensor, axes: &[Resampled], how: &Resize) -> Result<Tensor> {
     Ok(from_f64s(x.dtype(), &shape, &v))
 }
 
-/// Whether linear interpolation of elements of type `d` is in f32: truncation shows every rounding, and onnxruntime's are these.
+/// Whether linear interpolation of elements of type `d` is in f32: truncation shows every rounding, and onnxruntime's are these. (It also takes
+/// halves of the last element along an axis of an image that keeps its extent, which rounds otherwise now and then.)
 pub fn blends_in_f32(d: DType) -> bool {
     matches!(d, DType::I8 | DType::U8 | DType::I16 | DType::U16 | DType::I32)
 }

@@ -8,7 +8,8 @@
 use super::extents::quotient;
 use super::loops::{Builder, inner, outer};
 use super::sample::{
-    Tap, blend, blend_dtype, cast, clamped, cubic, cubic_weights, extent, index, inside, last, linear_weights, split,
+    Tap, blend, blend_dtype, cast, clamped, cubic, cubic_weights, extent, index, index_within, inside, last,
+    linear_weights, position, split,
 };
 use crate::lowering::{NodeCtx, Plan};
 use crate::nest::{BinOp, Combiner, Coord, Expr, ExprId, Nest, UnOp};
@@ -74,8 +75,10 @@ pub(super) fn resample(c: &mut NodeCtx, how: &Resize, along: &[Along]) -> Plan<N
         if let (Mode::Nearest(nearest), Some(times)) = (how.mode, whole_scale(&mut b, a))
             && repeats(how.transform, nearest)
         {
-            let (o, times) = (b.outer(a.axis), b.int(times));
+            // Unsigned and of 32 bits: a shift, or a product.
+            let (o, times) = (position(&mut b, a.axis, U32), b.nest.expr(Expr::Int(times, U32)));
             let i = b.bin(BinOp::Div, o, times);
+            let i = cast(&mut b, i, I64);
             at[a.axis] = b.computed(i);
             continue;
         }
@@ -183,8 +186,7 @@ fn scale(b: &mut Builder, a: &Along) -> Plan<ExprId> {
 /// The coordinate along an axis, in the order of operations of the reference.
 fn lane(b: &mut Builder, how: &Resize, a: &Along) -> Plan<Lane> {
     let scale = scale(b, a)?;
-    let o = b.outer(a.axis);
-    let x = b.nest.expr(Expr::Cast(o, F32));
+    let x = position(b, a.axis, F32);
     let (half, one, n) = (float(b, 0.5), float(b, 1.0), extent(b, a.n, F32));
     let width = |b: &mut Builder| match a.scale {
         Scale::Extents => extent(b, a.extent, F32),
@@ -316,10 +318,12 @@ fn written_taps(b: &mut Builder, lane: &Lane, mode: Mode, t: DType) -> SmallVec<
             // Within the axis the coordinate is between two of its elements, or the last.
             let at = clamped(b, lane.at, lane.n);
             let (floor, part) = split(b, at);
-            let (part, one) = (cast(b, part, t), float(b, 1.0));
+            let (part, one, last) = (cast(b, part, t), float(b, 1.0), last(b, lane.n, F32));
             let next = b.bin(BinOp::Add, floor, one);
+            let before = b.bin(BinOp::Lt, next, last);
+            let next = b.select(before, next, last);
             let weights = linear_weights(b, part);
-            let tap = |(place, weight)| Tap { index: index(b, place, lane.n), weight, inside: None };
+            let tap = |(place, weight)| Tap { index: index_within(b, place), weight, inside: None };
             return [floor, next].into_iter().zip(weights).map(tap).collect();
         }
     };
@@ -395,7 +399,8 @@ fn reduced(b: &mut Builder, mut at: Vec<Coord>, lanes: &[Lane], how: &Resize, t:
         let first = b.c.dims.sub(one, reach);
         let first = b.dim(first);
         let step = b.bin(BinOp::Add, i, first);
-        let step = b.nest.expr(Expr::Cast(step, F32));
+        let step = b.nest.expr(Expr::Cast(step, I32));
+        let step = cast(b, step, F32);
         let (floor, part) = split(b, lane.at);
         let place = b.bin(BinOp::Add, floor, step);
         let (part, step) = (cast(b, part, t), cast(b, step, t));

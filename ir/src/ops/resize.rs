@@ -382,7 +382,8 @@ fn floats(t: &Tensor) -> Vec<f32> {
     t.to_f64_vec().into_iter().map(|v| v as f32).collect()
 }
 
-/// Whether an axis stays as it is. A scale of 1 leaves it so in every mode (as in onnxruntime, also where `tf_half_pixel_for_nn` would name
+/// Whether an axis stays as it is. One that keeps its extent though it is scaled does not, by the text; onnxruntime copies an image all of whose
+/// extents stay. A scale of 1 leaves it so in every mode (as in onnxruntime, also where `tf_half_pixel_for_nn` would name
 /// the element after); `roi` may name another part of it: by the text `start_x` and `end_x` count whatever the scale is.
 fn stays(scale: f32, roi: Option<[f32; 2]>) -> bool {
     scale == 1.0 && roi.is_none_or(|r| r == [0.0, 1.0])

@@ -55,17 +55,31 @@ pub(super) fn last(b: &mut Builder, n: DimId, t: DType) -> ExprId {
     b.bin(BinOp::Sub, n, one)
 }
 
-/// A float within the axis.
+/// A float within the axis; 0 for NaN. (Choices are one instruction each; `Min` and `Max`, which keep NaN, are several.)
 pub(super) fn clamped(b: &mut Builder, v: ExprId, n: DimId) -> ExprId {
     let t = b.nest.expr_dtype(v);
     let (zero, last) = (b.nest.num(0.0, t), last(b, n, t));
-    let v = b.bin(BinOp::Min, v, last);
-    b.bin(BinOp::Max, v, zero)
+    let after = b.bin(BinOp::Gt, v, zero);
+    let v = b.select(after, v, zero);
+    let before = b.bin(BinOp::Lt, v, last);
+    b.select(before, v, last)
+}
+
+/// A position along an outer axis of an extent that [`require_exact`] holds, as a number of type `t`: by way of 32 bits, which vectors convert.
+pub(super) fn position(b: &mut Builder, axis: usize, t: DType) -> ExprId {
+    let o = b.outer(axis);
+    let o = b.nest.expr(Expr::Cast(o, I32));
+    cast(b, o, t)
 }
 
 /// A whole float as an index; of those outside the axis the nearest within it. NaN is the first.
 pub(super) fn index(b: &mut Builder, v: ExprId, n: DimId) -> ExprId {
     let v = clamped(b, v, n);
+    index_within(b, v)
+}
+
+/// The same of one that is within the axis.
+pub(super) fn index_within(b: &mut Builder, v: ExprId) -> ExprId {
     // Extents fit: shape rules see to it with `require_exact`.
     let v = b.nest.expr(Expr::Cast(v, I32));
     b.nest.expr(Expr::Cast(v, I64))
