@@ -8,13 +8,13 @@ mod emit;
 
 use crate::explain::Explain;
 use crate::views::Equalities;
-use ir::graph::{Node, RegionId};
+use ir::graph::{Node, RegionId, Value};
 use ir::hip::Hip;
 use ir::infer::Info;
-use ir::{Graph, Module, Onnx};
+use ir::{Graph, Module, Onnx, Shape};
 use rustc_hash::FxHashMap;
 use tensor::dims::Origin;
-use tensor::{DimId, PrimaryMap, Result, SymId};
+use tensor::{PrimaryMap, Result, SymId};
 
 /// What lowering may do.
 #[derive(Clone, Debug)]
@@ -84,10 +84,13 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// Whether elements of a tensor need no tensor at run time: every symbol in them is known to the host anyway. An element that
-    /// must be read back from the device is better left there.
-    fn host_known(&self, elems: &[DimId]) -> bool {
+    /// Elements of a tensor that needs no tensor at run time: every symbol in them is known to the host anyway. An element that must be
+    /// read back from the device is better left there; extents (Shape, Size) are known once there is a tensor that has them.
+    fn host_known(&self, r: RegionId, v: Value) -> Option<&Shape> {
+        let elems = self.info.values(r, v)?;
+        let extents = self.src.graphs[r].def_node(v).is_some_and(|n| self.src.registry[n.op].lower.is_empty());
         let cheap = |s: SymId| !matches!(self.src.dims.sym(s).origin, Origin::ShapeValue | Origin::Unknown);
-        elems.iter().all(|&d| self.out.dims.symbols_of(d).into_iter().all(cheap))
+        let known = extents || elems.iter().all(|&d| self.out.dims.symbols_of(d).into_iter().all(cheap));
+        known.then_some(elems)
     }
 }

@@ -1,7 +1,7 @@
 //! What a plan needs at the shapes of a run, by the independent checker.
 
 use ir::Module;
-use ir::hip::Hip;
+use ir::hip::{Hip, HipOp};
 use lower::check::PoolUse;
 use lower::plan::Plan;
 use std::collections::BTreeMap;
@@ -19,6 +19,13 @@ pub fn at_shapes(m: &Module<Hip>, plan: &Plan, shapes: &[Vec<usize>]) -> Result<
         for (&d, &n) in g.values[v].ty.shape.iter().zip(shape) {
             values.extend(m.dims.as_symbol(d).zip(i64::try_from(n).ok()));
         }
+    }
+    // Any iteration of a loop stands for all: no size depends on which it is. How many there are is known where no condition ends them.
+    for node in m.graphs.values().flat_map(|g| g.order.iter().map(|&n| &g.nodes[n])) {
+        let HipOp::Loop(l) = &node.op else { continue };
+        values.insert(l.iter, 0);
+        let trips = l.trips.filter(|_| !l.cond).and_then(|d| m.dims.eval(d, &|s| values.get(&s).copied()).ok());
+        values.extend(trips.into_iter().flat_map(|n| l.counts.iter().map(move |&s| (s, n.max(0)))));
     }
     let uses = lower::check_plan(m, plan, &|s| values.get(&s).copied())?;
     Ok(uses.iter().fold(PoolUse { peak: 0, live: 0 }, |a, u| PoolUse { peak: a.peak + u.peak, live: a.live + u.live }))

@@ -34,7 +34,7 @@ def tame_softmax(model, rng):
     logits = ort.InferenceSession(probe.SerializeToString(), providers=["CPUExecutionProvider"]).run([last.input[0]], feed)[0]
     while node.op_type not in ("Conv", "Gemm", "MatMul"):
         node = made_by[node.input[0]]
-    for name in node.input[1:]:
+    for name in [n for n in node.input[1:] if n in weights]:
         w = numpy_helper.to_array(weights[name]) * np.float32(2.0 / max(float(logits.std()), 1e-6))
         weights[name].CopyFrom(numpy_helper.from_array(w.astype(np.float32), name))
 

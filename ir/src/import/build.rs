@@ -677,8 +677,9 @@ impl<'a> Builder<'a> {
     /// The declared type of a graph output, a hint until inference has its own.
     fn output_type(&mut self, ty: &SourceType<'a>) -> Type {
         let SourceType::Tensor(dtype, dims) = ty else { return self.element_type(ty) };
-        let known =
-            dims.as_ref().filter(|d| d.iter().all(|d| !matches!(d, SourceDim::Unknown | SourceDim::Known(..=0))));
+        // Exporters write an empty shape where they know none.
+        let says = |d: &SourceDim| !matches!(d, SourceDim::Unknown | SourceDim::Known(..=0));
+        let known = dims.as_ref().filter(|d| !d.is_empty() && d.iter().all(says));
         let shape = known.map(|dims| {
             let dim = |d: &SourceDim<'a>| match d {
                 SourceDim::Known(n) => self.module.dims.constant(*n),

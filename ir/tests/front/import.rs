@@ -45,6 +45,18 @@ fn weights_are_slices_of_the_file() {
 }
 
 #[test]
+fn an_output_with_an_empty_shape_has_the_shape_that_it_has() {
+    let g = graph(
+        vec![node("Relu", &["x"], &["y"])],
+        vec![value("x", DType::F32, &["n", "3"])],
+        vec![value("y", DType::F32, &[])],
+    );
+    let mut m = import(&model(g)).unwrap();
+    ir::infer::infer(&mut m).unwrap();
+    assert_eq!(m.graph().values[m.graph().outputs[0]].ty.display(&m.dims), "f32[n, 3]");
+}
+
+#[test]
 fn unknown_extents_of_inputs_are_symbols_named_after_them() {
     let g = graph(
         vec![node("Relu", &["x"], &["y"])],

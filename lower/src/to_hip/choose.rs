@@ -75,7 +75,7 @@ impl State<'_> {
                 NodeChoice { path: node.origin.to_string(), op, chosen: String::new(), refused: vec![], notes: vec![] };
             let note = cx.explain.nodes.len();
             let action = if !needed.contains(&n) {
-                let known = node.outs.iter().any(|&v| cx.info.values(r, v).is_some_and(|x| cx.host_known(x)));
+                let known = node.outs.iter().any(|&v| cx.host_known(r, v).is_some());
                 choice.chosen = if known { "shape" } else { "dead" }.into();
                 Action::Nothing
             } else {
@@ -268,7 +268,7 @@ fn needed(cx: &Lowering, r: RegionId) -> FxHashSet<Node> {
         let node = &g.nodes[n];
         let mut needed = counted.get(&n).is_some_and(|s| s.iter().any(|s| symbols.contains(s)));
         for v in node.outs.iter().filter(|v| demanded.contains(v)) {
-            match cx.info.values(r, *v).filter(|x| cx.host_known(x)) {
+            match cx.host_known(r, *v) {
                 Some(x) => symbols.extend(x.iter().flat_map(|&d| cx.src.dims.symbols_of(d))),
                 None => needed = true,
             }

@@ -225,11 +225,8 @@ impl<'c, 'a> Emit<'c, 'a> {
     }
     /// Elements that the host knows without reading the value.
     pub fn host_values(&self, r: RegionId, v: Value) -> Option<Shape> {
-        let x = self.cx.info.values(r, v).filter(|x| self.cx.host_known(x));
         let (r2, v2) = self.resolve(r, v);
-        x.or_else(|| self.cx.info.values(r2, v2).filter(|x| self.cx.host_known(x)))
-            .or_else(|| self.extra.get(&(r2, v2)))
-            .cloned()
+        (self.cx.host_known(r, v).or_else(|| self.cx.host_known(r2, v2))).or_else(|| self.extra.get(&(r2, v2))).cloned()
     }
 
     /// The buffer that holds a value; made from dims when the value exists as dims only.
