@@ -3,6 +3,8 @@
 //! A row whose meaning is a composition names it with [`Candidate::Expand`]: a function that adds nodes in place of one. What it adds
 //! is inferred, rewritten and lowered like nodes of the model, and may be expanded in turn.
 
+mod unbounded;
+
 use crate::attrs::Attr;
 use crate::consts::Const;
 use crate::graph::{Def, Graph, Module, Node, NodeData, Onnx, RegionId, Value};
@@ -38,12 +40,15 @@ pub fn expand(m: &mut Module<Onnx>) -> Result<bool> {
     Err(Diagnostic::new(ErrorKind::Internal, format!("expansions are nested deeper than {MAX_DEPTH}")))
 }
 
-fn expansion_of(m: &Module<Onnx>, node: &NodeData<Onnx>) -> Option<ExpandFn> {
+fn expansion_of(m: &Module<Onnx>, r: RegionId, node: &NodeData<Onnx>) -> Option<ExpandFn> {
+    if unbounded::is_unbounded(m, r, node) {
+        return Some(unbounded::expand_unbounded);
+    }
     m.registry[node.op].lower.iter().find_map(|c| if let Candidate::Expand(f) = c { Some(*f) } else { None })
 }
 
 fn expand_region(m: &mut Module<Onnx>, r: RegionId) -> Result<bool> {
-    if !m.graphs[r].order.iter().any(|&n| expansion_of(m, &m.graphs[r].nodes[n]).is_some()) {
+    if !m.graphs[r].order.iter().any(|&n| expansion_of(m, r, &m.graphs[r].nodes[n]).is_some()) {
         return Ok(false);
     }
     let order = std::mem::take(&mut m.graphs[r].order);
@@ -54,7 +59,7 @@ fn expand_region(m: &mut Module<Onnx>, r: RegionId) -> Result<bool> {
             *v = new(&renamed, *v);
         }
         let node = m.graphs[r].nodes[n].clone();
-        let Some(f) = expansion_of(m, &node) else {
+        let Some(f) = expansion_of(m, r, &node) else {
             m.graphs[r].order.push(n);
             continue;
         };
@@ -318,19 +323,19 @@ impl Expansion<'_> {
         let (next, scanned) = self.within(r, |x| body(x, iter, state, rest))?;
         let n_outs = next.len() + scanned.len();
         self.m.graphs[r].outputs = [go_on].into_iter().chain(next).chain(scanned).collect();
-        Ok(self.add_loop(r, trips, carried, captured, n_outs))
+        Ok(self.add_loop(r, (Some(trips), None), carried, captured, n_outs))
     }
-    /// A Loop over a body that stands: as [`Expansion::repeat`].
+    /// A Loop over a body that stands, up to a number of iterations and while a condition holds: else as [`Expansion::repeat`].
     pub(crate) fn add_loop(
         &mut self,
         body: RegionId,
-        trips: Value,
+        (trips, cond): (Option<Value>, Option<Value>),
         carried: &[Value],
         captured: &[Value],
         n_outs: usize,
     ) -> Vec<Value> {
         let ins: Vec<Option<Value>> =
-            [Some(trips), None].into_iter().chain(carried.iter().chain(captured).copied().map(Some)).collect();
+            [trips, cond].into_iter().chain(carried.iter().chain(captured).copied().map(Some)).collect();
         let n = self.add("Loop", &ins, &[], n_outs, Some(body));
         let g = &mut self.m.graphs[self.region];
         g.nodes[n].n_captures = u32::try_from(captured.len()).unwrap_or(u32::MAX);

@@ -101,7 +101,7 @@ pub fn infer(m: &mut Module<Onnx>) -> Result<Info> {
     let unknown = st.report_unknown();
     let guards = st.collect_guards(main);
     let mut values = st.values;
-    values.retain(|&(r, v), _| m.graphs[r].values[v].ty.dtype() != Some(DType::Bool));
+    values.retain(|&(r, v), _| matches!(m.graphs[r].values[v].ty.dtype(), Some(d) if d.is_int()));
     add_guards(&mut m.guards, guards);
     Ok(Info { values, unknown })
 }
@@ -116,7 +116,7 @@ fn add_guards(all: &mut Vec<Guard>, more: Vec<Guard>) {
 }
 
 /// Whether elements of such a tensor are followed; the number of elements where it is. Bools are followed inside inference
-/// only, for conditions on elements.
+/// only, for conditions on elements, and floats for extents that were cast.
 pub(crate) fn shape_value_len(ty: &Type, as_const: impl Fn(DimId) -> Option<i64>) -> Option<usize> {
     let t = ty.as_tensor()?;
     let n = match t.shape.as_deref()? {
@@ -124,7 +124,8 @@ pub(crate) fn shape_value_len(ty: &Type, as_const: impl Fn(DimId) -> Option<i64>
         [n] => usize::try_from(as_const(*n)?).ok()?,
         _ => return None,
     };
-    (matches!(t.dtype, DType::I64 | DType::I32 | DType::Bool) && n <= MAX_SHAPE_VALUES).then_some(n)
+    (matches!(t.dtype, DType::I64 | DType::I32 | DType::Bool | DType::F32 | DType::F64) && n <= MAX_SHAPE_VALUES)
+        .then_some(n)
 }
 
 /// What a rule said of a node.
@@ -311,7 +312,7 @@ impl State<'_> {
     /// elements, those of its operands become symbols, so that what is known of the rest stays known.
     fn demand(&mut self, r: RegionId, n: Node, v: Value, depth: usize) -> Result<bool> {
         let len = shape_value_len(self.ty(r, v), |d| self.m.dims.as_const(d));
-        let readable = self.ty(r, v).dtype() != Some(DType::Bool) && !self.values.contains_key(&(r, v));
+        let readable = self.ty(r, v).dtype().is_some_and(|d| d.is_int()) && !self.values.contains_key(&(r, v));
         let Some(len) = len.filter(|_| readable) else { return Ok(false) };
         if let Def::Node(def, _) = self.m.graphs[r].values[v].def
             && depth < MAX_DEMAND_DEPTH

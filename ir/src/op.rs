@@ -333,8 +333,12 @@ impl<'a> InferCtx<'a> {
     pub fn shape(&self, i: usize) -> Option<Shape> {
         self.ty(i).shape().cloned()
     }
-    /// Elements of operand `i` as dims, when known.
+    /// Elements of operand `i` as dims, when known: of an integer tensor.
     pub fn values(&self, i: usize) -> Option<Shape> {
+        self.whole_values(i).filter(|_| !self.dtype(i).is_ok_and(|d| d.is_float()))
+    }
+    /// As [`InferCtx::values`], also of a float tensor whose elements are whole numbers: extents that were cast.
+    pub fn whole_values(&self, i: usize) -> Option<Shape> {
         self.ins.get(i)?.as_ref()?.values.cloned()
     }
     /// Elements of operand `i` as dims where extents of the result depend on them. When they are not known, inference gives

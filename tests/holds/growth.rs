@@ -52,3 +52,37 @@ fn rows_that_data_chooses_live_in_pools_that_grow() {
     s.trim().expect("no kernel wrote beyond its memory");
     assert_eq!(s.pool_bytes(), 0);
 }
+
+/// A loop that only its condition ends collects what its iterations give; how many there are, the data says.
+#[test]
+fn loops_without_a_trip_count_collect() {
+    let body_graph = graph()
+        .input("i", DType::I64, &[])
+        .input("go", DType::Bool, &[])
+        .input("v", DType::F32, &["3"])
+        .node("Mul", &["v", "half"], &["next"])
+        .node_with("ReduceMax", &["next"], &["most"], vec![int("keepdims", 0)])
+        .node("Greater", &["most", "least"], &["on"])
+        .node("Sigmoid", &["next"], &["s"])
+        .output("on")
+        .output("next")
+        .output("s");
+    let g = graph()
+        .input("x", DType::F32, &["3"])
+        .input("start", DType::Bool, &[])
+        .weight("half", &Tensor::from_f32(&[], &[0.5]))
+        .weight("least", &Tensor::from_f32(&[], &[0.1]))
+        .node_with("Loop", &["", "start", "x"], &["last", "all"], vec![body("body", body_graph)])
+        .output("last")
+        .output("all");
+    let case = |x: &[f32], start: bool| vec![Tensor::from_f32(&[3], x), Tensor::from_bool(&[], &[start])];
+    check(
+        &g,
+        &[
+            case(&[1.0, 2.0, 0.5], true),
+            case(&[0.1, 0.0, -3.0], true),
+            case(&[9.0, 2.0, 0.5], false),
+            case(&[1e6, 2.0, 0.5], true),
+        ],
+    );
+}

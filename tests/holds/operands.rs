@@ -204,3 +204,21 @@ fn branches_capture_results_of_branches() {
         .into();
     check(&g, &cases);
 }
+
+/// As detectors build their grids: the end of a range of floats is an extent that was cast.
+#[test]
+fn a_range_of_floats_ends_at_an_extent() {
+    let g = graph()
+        .input("x", DType::F32, &["n", "2"])
+        .weight("zero", &Tensor::from_f32(&[], &[0.0]))
+        .weight("one", &Tensor::from_f32(&[], &[1.0]))
+        .weight("axis", &Tensor::from_i64(&[], &[0]))
+        .node("Shape", &["x"], &["s"])
+        .node("Gather", &["s", "axis"], &["n"])
+        .node_with("Cast", &["n"], &["end"], vec![int("to", 1)])
+        .node("Range", &["zero", "end", "one"], &["r"])
+        .node("Relu", &["x"], &["y"])
+        .output("r")
+        .output("y");
+    check(&g, &[vec![random(1, &[5, 2])], vec![random(2, &[1, 2])]]);
+}

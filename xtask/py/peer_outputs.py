@@ -6,12 +6,9 @@
 Prints one JSON line per case as it ends: {"case", "outcome": "ran" or "refused", "reason"}.
 """
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
-
-os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"
 
 import onnx
 import onnxruntime as ort

@@ -221,7 +221,9 @@ fn model(args: &Args, m: &models::Model, bin: &Path, tally: &mut Tally) -> Resul
     });
     let pools = tool(&mut c)?;
     for p in pools.as_array().into_iter().flatten() {
-        expect(pool_ratio(p) <= 1.15, &format!("pools: {}", pool_text(p)));
+        // Where a loop ends by a condition, only the run knows the sizes.
+        let unknown = p["error"].as_str().is_some_and(|e| e.contains("has no value"));
+        expect(unknown || pool_ratio(p) <= 1.15, &format!("pools: {}", pool_text(p)));
     }
     expect(pools.as_array().is_some_and(|p| p.len() == few.len()), "no pool was measured");
     Ok(json!({

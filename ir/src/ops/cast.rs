@@ -35,6 +35,13 @@ fn infer_to(c: &mut InferCtx, to: DType) -> Result<()> {
         Some(s) => c.set(0, to, s),
         None => c.set_unranked(0, to),
     }
+    // Whole numbers stay what they are in floats that hold every extent.
+    if matches!(to, F32 | F64)
+        && c.dtype(0)?.is_int()
+        && let Some(v) = c.values(0)
+    {
+        c.set_values(0, v);
+    }
     if matches!(to, I32 | I64 | Bool) && elements(c, 0).is_some() {
         let from = c.dtype(0)?;
         map_values(c, &[0], |p, v| match (to, p.as_const(v[0])) {

@@ -241,7 +241,7 @@ fn loop_over(
         Ok::<_, Diagnostic>(())
     })?;
     let all: Vec<Value> = sequences.iter().map(|s| s.0).chain(length).chain(captured.iter().copied()).collect();
-    Ok(x.add_loop(body, trips, initial, &all, n_results))
+    Ok(x.add_loop(body, (Some(trips), None), initial, &all, n_results))
 }
 
 /// A zero of a value's element type.

@@ -612,6 +612,22 @@ fn constant_of_shape_infer(c: &mut InferCtx) -> Result<()> {
     Ok(())
 }
 
+/// How many steps of `d` lead from `s` to before `l`.
+fn steps(c: &mut InferCtx, s: DimId, l: DimId, d: DimId) -> DimId {
+    let (span, zero) = (c.dims.sub(l, s), c.dims.constant(0));
+    let n = c.dims.ceildiv(span, d);
+    c.dims.max(n, zero)
+}
+
+/// The one element of a float operand as a dim, when it is known and a whole number.
+fn whole(c: &mut InferCtx, i: usize) -> Option<DimId> {
+    if let Some(v) = c.whole_values(i) {
+        return v.first().copied();
+    }
+    let v = c.const_tensor(i)?.to_f64_vec().first().copied()?;
+    (v.fract() == 0.0 && v.abs() < f64::from(1 << 24)).then(|| c.dims.constant(v as i64))
+}
+
 fn range_infer(c: &mut InferCtx) -> Result<()> {
     let dtype = c.dtype(0)?;
     for (i, what) in ["start", "limit", "delta"].into_iter().enumerate() {
@@ -624,7 +640,10 @@ fn range_infer(c: &mut InferCtx) -> Result<()> {
                 let n = movement::range(s, l, d).map_err(|e| c.error(e.kind(), e.message()))?.n_elems();
                 c.dims.constant(n as i64)
             }
-            _ => c.fresh("range", Origin::Unknown),
+            _ => match (whole(c, 0), whole(c, 1), whole(c, 2)) {
+                (Some(s), Some(l), Some(d)) if c.dims.as_const(d) != Some(0) => steps(c, s, l, d),
+                _ => c.fresh("range", Origin::Unknown),
+            },
         };
         c.set(0, dtype, [n]);
         return Ok(());
@@ -640,9 +659,7 @@ fn range_infer(c: &mut InferCtx) -> Result<()> {
     if c.dims.as_const(d) == Some(0) {
         return Err(c.error(ErrorKind::Shape, "Range: delta is 0"));
     }
-    let (span, zero) = (c.dims.sub(l, s), c.dims.constant(0));
-    let n = c.dims.ceildiv(span, d);
-    let n = c.dims.max(n, zero);
+    let n = steps(c, s, l, d);
     c.set(0, dtype, [n]);
     if let Some(n) = c.dims.as_const(n).filter(|&n| n <= 64) {
         let values: Vec<DimId> = (0..n)
