@@ -210,6 +210,16 @@ impl Expansion<'_> {
         let n = self.add_row(op, ins, attrs, 1, None);
         self.m.graphs[self.region].nodes[n].outs[0]
     }
+    /// The shape that inference gave result `i` of the node, if it is known.
+    pub fn result_shape(&self, i: usize) -> Option<Shape> {
+        let v = self.node.outs.get(i)?;
+        self.m.graphs[self.region].values[*v].ty.shape().cloned()
+    }
+    /// States the type of a result in advance: a symbol that its rule would make is the one given here, so that what is known of the
+    /// node's own results stays true.
+    pub fn expect(&mut self, v: Value, dtype: DType, shape: impl IntoIterator<Item = DimId>) {
+        self.m.graphs[self.region].values[v].ty = Type::tensor(dtype, shape);
+    }
     /// A node with several results.
     pub fn op_n(&mut self, name: &str, ins: &[Value], attrs: &[(&str, Attr)], n_outs: usize) -> SmallVec<[Value; 2]> {
         let ins: Vec<Option<Value>> = ins.iter().copied().map(Some).collect();

@@ -6,14 +6,14 @@ enum { PK_NZ = 1024 };
 template <class T> PK_FN bool pk_nonzero(T v) { return v != (T)0; }
 
 // Sum over the block of a number a lane group holds the same of: `mine` is this wave's; returns those of earlier waves and of all.
-PK_FN void pk_scan_waves(pk_i32 mine, pk_i32 *lds, pk_i32 &before, pk_i32 &all) {
+template <int THREADS> PK_FN void pk_scan_waves(pk_i32 mine, pk_i32 *lds, pk_i32 &before, pk_i32 &all) {
     pk_i32 wave = (pk_i32)pk_tid() / PK_WAVE;
     if (pk_lane() == 0) lds[wave] = mine;
     PK_TILE_SYNC();
     before = 0;
     all = 0;
     PK_ROLLED
-    for (pk_i32 i = 0; i < PK_NZ / PK_WAVE; i++) {
+    for (pk_i32 i = 0; i < THREADS / PK_WAVE; i++) {
         if (i < wave) before += lds[i];
         all += lds[i];
     }
@@ -31,7 +31,7 @@ template <class T> PK_FN void pk_count(const T *x, pk_i64 *count, pk_i64 n, pk_i
     pk_i64 total = 0;
     PK_ROLLED
     for (int part = 0; part < 3; part++) {
-        pk_scan_waves((pk_i32)(sum >> (16 * part) & 0xffff), lds, before, all);
+        pk_scan_waves<PK_NZ>((pk_i32)(sum >> (16 * part) & 0xffff), lds, before, all);
         total += (pk_i64)all << (16 * part);
     }
     if (pk_tid() == 0) *count = total + PK_SHIFT;
@@ -49,7 +49,7 @@ PK_FN void pk_fill(const T *x, pk_i64 *y, pk_i64 rank, pk_i64 count, const pk_i6
         bool set = i < n && pk_nonzero(x[i]);
         pk_u64 votes = pk_ballot(set);
         pk_i32 before, all;
-        pk_scan_waves((pk_i32)pk_popcount(votes), lds, before, all);
+        pk_scan_waves<PK_NZ>((pk_i32)pk_popcount(votes), lds, before, all);
         pk_i64 to = base + before + pk_popcount(votes & (((pk_u64)1 << pk_lane()) - 1));
         base += all;
         // More than was counted is never written.

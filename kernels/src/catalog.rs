@@ -260,6 +260,17 @@ pub static CATALOG: &[KernelDef] = &[
     fill("nonzero_fill.f32", DType::F32),
     fill("nonzero_fill.i64", DType::I64),
     fill("nonzero_fill.i32", DType::I32),
+    KernelDef {
+        name: "argsort.u64",
+        buffers: &[
+            plain("keys", DType::U64, Access::Read),
+            plain("positions", DType::I64, Access::Write),
+            plain("work", DType::U8, Access::Scratch),
+        ],
+        ints: &["rows", "n", "k"],
+        scalars: &[],
+        doc: "positions[rows, k] = where the k least of keys[rows, n] are, in ascending order, of equal ones the first first; work: 16 rows n bytes",
+    },
 ];
 
 /// The id of a kernel.

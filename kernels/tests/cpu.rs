@@ -198,6 +198,23 @@ fn nonzero_counts_and_lists() {
 }
 
 #[test]
+fn argsort_gives_the_first_of_equal_keys_first() {
+    let keys: Vec<u64> = [3, 1, 1 << 63, 1, 0, 2, 2, 2, 2, 2].to_vec();
+    let (mut work, id) = (vec![(0u64, 0u64); 10], catalog::find("argsort.u64").unwrap());
+    let mut call = |y: &mut [i64], ints: &[i64]| {
+        let bufs = [keys.as_ptr() as u64, y.as_mut_ptr() as u64, work.as_mut_ptr() as u64];
+        // SAFETY: buffers have the sizes that the integers say.
+        unsafe { cpu::run(id, Tier::detect(), &Threads(2), &Args { bufs: &bufs, ints, scalars: &[] }) }
+    };
+    let mut y = vec![-1i64; 10];
+    call(&mut y, &[2, 5, 5]).unwrap();
+    assert_eq!(y, [4, 1, 3, 0, 2, 0, 1, 2, 3, 4]);
+    call(&mut y, &[2, 5, 2]).unwrap();
+    assert_eq!(y[..4], [4, 1, 0, 1]);
+    assert!(call(&mut y, &[2, 5, 6]).is_err(), "more keys than there are");
+}
+
+#[test]
 fn wrong_calls_are_errors() {
     // SAFETY: these calls fail before any buffer is touched.
     let run = |id, bufs: &[u64], ints: &[i64], s: &[f64]| unsafe {

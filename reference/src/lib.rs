@@ -21,3 +21,4 @@ pub mod quant;
 pub mod recurrence;
 pub mod reduce;
 pub mod resize;
+pub mod sort;

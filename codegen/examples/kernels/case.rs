@@ -111,6 +111,8 @@ pub struct Case {
     pub want: Want,
     /// Elements by which the inputs' addresses are off an alignment of 16 bytes.
     pub skew: usize,
+    /// Bytes of the scratch buffer after the result; none when 0.
+    pub scratch: usize,
 }
 
 impl Case {
@@ -124,7 +126,16 @@ impl Case {
         want: Want,
     ) -> Case {
         let id = kernels::catalog::find(name).unwrap_or(u32::MAX);
-        Case { what: format!("{name} {what}"), call: Call::Catalog(id), inputs, ints, scalars, want, skew: 0 }
+        Case {
+            what: format!("{name} {what}"),
+            call: Call::Catalog(id),
+            inputs,
+            ints,
+            scalars,
+            want,
+            skew: 0,
+            scratch: 0,
+        }
     }
     /// How it is launched on an architecture.
     ///

@@ -217,6 +217,37 @@ pub fn nonzero() -> Vec<Case> {
     out
 }
 
+/// Sorting: rows within a chunk of 1024 keys, rows of several chunks, ends that are not full, few of many, equal keys.
+pub fn argsort() -> Vec<Case> {
+    let (mut r, mut out) = (Rand::new(16), Vec::new());
+    for (rows, n, k) in [
+        (3usize, 7usize, 7usize),
+        (2, 1024, 1024),
+        (2, 1500, 1500),
+        (1, 5000, 600),
+        (3, 1025, 11),
+        (1, 5000, 512),
+        (2, 4000, 1),
+        (4, 1, 1),
+        (2, 33, 0),
+    ] {
+        let keys: Vec<i64> = (0..rows * n)
+            .map(|i| if i % 3 == 0 { r.of(&[-1, 5, 0]) } else { r.of(&[1i64, 2, 3, 4, 5]) << r.of(&[0u32, 31, 61]) })
+            .collect();
+        let mut want = Vec::new();
+        for row in keys.chunks(n) {
+            let mut order: Vec<usize> = (0..n).collect();
+            order.sort_by_key(|&i| row[i] as u64);
+            want.extend(order[..k].iter().map(|&i| i as i64));
+        }
+        let ints = vec![rows as i64, n as i64, k as i64];
+        let want = Want::Exact(Data::I64(want).bytes());
+        let case = Case::catalog("argsort.u64", format!("{ints:?}"), vec![Some(Data::I64(keys))], ints, vec![], want);
+        out.push(Case { scratch: 16 * rows * n, ..case });
+    }
+    out
+}
+
 /// The runtime's own kernels: one written buffer, then words.
 pub fn own() -> Vec<Case> {
     let case = |what: String, plan, ints: Vec<i64>, want: Vec<u8>| Case {
@@ -227,6 +258,7 @@ pub fn own() -> Vec<Case> {
         scalars: vec![],
         want: Want::Exact(want),
         skew: 0,
+        scratch: 0,
     };
     let mut out = Vec::new();
     let values: Vec<i64> = (0..16).map(|i| i * 0x1_0000_0001 - 7).collect();

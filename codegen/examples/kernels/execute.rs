@@ -65,11 +65,18 @@ fn once(
     let mut output = Memory::new(&vec![0xcd; case.want.bytes()], 0);
     let mut regions: Vec<Region> = inputs.iter_mut().flatten().map(|m| m.region(false)).collect();
     regions.push(output.region(true));
+    let mut scratch = Memory::new(&vec![0xcd; case.scratch], 0);
+    if case.scratch > 0 {
+        regions.push(scratch.region(true));
+    }
     let mut kernarg = Vec::new();
     for m in &mut inputs {
         kernarg.extend(m.as_mut().map_or(0, |m| m.region(false).address).to_ne_bytes());
     }
     kernarg.extend(output.region(true).address.to_ne_bytes());
+    if case.scratch > 0 {
+        kernarg.extend(scratch.region(true).address.to_ne_bytes());
+    }
     case.ints.iter().for_each(|i| kernarg.extend(i.to_ne_bytes()));
     case.scalars.iter().for_each(|s| kernarg.extend(s.to_ne_bytes()));
     let launch = Launch {

@@ -36,6 +36,7 @@ mod run_axes;
 mod sample;
 pub(crate) mod scan;
 pub mod shape;
+pub mod sort;
 pub mod split;
 pub mod window;
 
@@ -54,6 +55,7 @@ static FAMILIES: &[&[OpDef]] = &[
     shape::ROWS,
     movement::ROWS,
     index::ROWS,
+    sort::ROWS,
     matmul::ROWS,
     conv::ROWS,
     pool::ROWS,

@@ -3,6 +3,7 @@
 //! Results depend on shapes and tier, never on the number of threads: every output element is summed by one thread in an
 //! order that its shape fixes.
 
+mod argsort;
 mod attention;
 mod conv;
 mod depthwise;
@@ -147,6 +148,7 @@ pub unsafe fn run(id: u32, tier: Tier, team: &dyn Team, args: &Args) -> Result<(
             "nonzero_fill.f32" => nonzero::fill::<f32>(args),
             "nonzero_fill.i64" => nonzero::fill::<i64>(args),
             "nonzero_fill.i32" => nonzero::fill::<i32>(args),
+            "argsort.u64" => argsort::argsort(team, args),
             name => Err(KernelError(format!("{name} has no CPU implementation"))),
         }
     }

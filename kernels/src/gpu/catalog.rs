@@ -56,6 +56,8 @@ pub static ENTRIES: &[Entry] = &[
     ("hip_ep_nonzero_fill_f32", Some("nonzero_fill.f32")),
     ("hip_ep_nonzero_fill_i64", Some("nonzero_fill.i64")),
     ("hip_ep_nonzero_fill_i32", Some("nonzero_fill.i32")),
+    ("hip_ep_argsort_u64", Some("argsort.u64")),
+    ("hip_ep_argsort_u64_few", Some("argsort.u64")),
     (STORE_INTS, None),
     (FILL, None),
 ];
@@ -93,6 +95,8 @@ const YZ_LIMIT: u64 = 65_535;
 const MANY_TILES: u64 = 96;
 /// Rows up to which `b` is streamed instead of cut in tiles.
 const SKINNY_ROWS: u64 = 4;
+/// Sorted keys that fit half of a block's shared memory.
+const FEW_KEYS: u64 = 512;
 
 struct Call<'a> {
     name: &'static str,
@@ -177,6 +181,7 @@ pub fn plan(id: u32, ints: &[i64], arch: &Arch) -> Result<LaunchPlan, KernelErro
         "nonzero_fill.f32" => list(&c, "hip_ep_nonzero_fill_f32"),
         "nonzero_fill.i64" => list(&c, "hip_ep_nonzero_fill_i64"),
         "nonzero_fill.i32" => list(&c, "hip_ep_nonzero_fill_i32"),
+        "argsort.u64" => argsort(&c),
         name => Err(KernelError(format!("{name} has no GPU implementation"))),
     }
 }
@@ -299,6 +304,16 @@ fn list(c: &Call<'_>, entry: &'static str) -> Result<LaunchPlan, KernelError> {
     let n = n.ok_or_else(|| c.error(format!("extents {dims:?} are negative or overflow")))?;
     let grid = [u32::from(n > 0 && count > 0 && rank > 0), 1, 1];
     Ok(LaunchPlan { entry, grid, block: 1024, shared_bytes: 0 })
+}
+
+/// A block for a row.
+fn argsort(c: &Call<'_>) -> Result<LaunchPlan, KernelError> {
+    let (rows, n, k) = (c.int("rows")?, c.int("n")?, c.int("k")?);
+    if k > n {
+        return Err(c.error(format!("k is {k} of {n} keys")));
+    }
+    let entry = if k <= FEW_KEYS && n > 2 * FEW_KEYS { "hip_ep_argsort_u64_few" } else { "hip_ep_argsort_u64" };
+    c.grid(entry, k.min(1), rows, 512)
 }
 
 #[cfg(test)]

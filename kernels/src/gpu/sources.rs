@@ -9,6 +9,7 @@ pub static SOURCES: &[(&str, &str)] = &[
     ("pool.hip", include_str!("../../hip/pool.hip")),
     ("attention.hip", include_str!("../../hip/attention.hip")),
     ("nonzero.hip", include_str!("../../hip/nonzero.hip")),
+    ("sort.hip", include_str!("../../hip/sort.hip")),
     ("util.hip", include_str!("../../hip/util.hip")),
 ];
 

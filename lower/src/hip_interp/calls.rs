@@ -40,6 +40,21 @@ impl Interp<'_> {
                 }
                 Ok(())
             }
+            "argsort" => {
+                let (x, y) = (some(ops, 0)?, some(ops, 1)?);
+                let [rows, n, k] =
+                    <[i64; 3]>::try_from(ints).map_err(|_| internal("argsort takes 3 integers".into()))?;
+                for row in 0..rows {
+                    let mut order = (0..n)
+                        .map(|i| Ok((self.load(x, x.offset + row * n + i)?.as_i64() as u64, i)))
+                        .collect::<Result<Vec<_>>>()?;
+                    order.sort_unstable();
+                    for (j, (_, i)) in (0..k).zip(order) {
+                        self.store(y, y.offset + row * k + j, Val::I64(i))?;
+                    }
+                }
+                Ok(())
+            }
             _ => Err(internal(format!("{} is not known here", call.kernel))),
         }
     }
