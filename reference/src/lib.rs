@@ -9,6 +9,7 @@ pub mod attention;
 pub mod cast;
 pub mod conv;
 pub mod data;
+pub mod einsum;
 pub mod elementwise;
 pub mod grid;
 pub mod image;

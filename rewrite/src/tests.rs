@@ -119,6 +119,18 @@ fn random_nodes_and_several_results_stay_apart() {
 }
 
 #[test]
+fn products_of_integers_are_not_fused() {
+    check(
+        |b, _| {
+            let i = b.input("i", DType::I32, &["b", "8"]);
+            let t = b.node("Transpose", &[("perm", Attr::Ints([1, 0].as_slice().into()))], &[i]);
+            vec![b.node("MatMul", &[], &[i, t])]
+        },
+        "MatMul Transpose",
+    );
+}
+
+#[test]
 fn transposes_meet_and_vanish_around_elementwise_work() {
     check(
         |b, x| {

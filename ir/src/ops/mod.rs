@@ -11,6 +11,7 @@ pub mod cast;
 pub mod control;
 pub mod conv;
 pub mod deform;
+pub mod einsum;
 pub mod elementwise;
 pub mod extents;
 pub mod grid;
@@ -57,6 +58,7 @@ static FAMILIES: &[&[OpDef]] = &[
     index::ROWS,
     sort::ROWS,
     matmul::ROWS,
+    einsum::ROWS,
     conv::ROWS,
     pool::ROWS,
     quant::ROWS,

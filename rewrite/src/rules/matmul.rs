@@ -13,7 +13,10 @@ use ir::attrs::{Attr, F32};
 pub const RULES: &[Rule] = &[
     // A product of matrices is a fused product without epilogue
     rule!("matmul-as-fused", Exact, law ["(MatMul ?a ?b)"] => text "(hip:FusedMatMul ?a ?b)",
-          if "both are matrices", |cx, m| cx.rank(m.v("a")) >= Some(2) && cx.rank(m.v("b")) >= Some(2);
+          if "both are matrices of floats", |cx, m| {
+              let floats = cx.dtype(m.v("a")).is_some_and(tensor::DType::is_float);
+              floats && cx.rank(m.v("a")) >= Some(2) && cx.rank(m.v("b")) >= Some(2)
+          };
           "a:f32[n,k] b:f32[k,m]", "a:f32[p,n,k] b:f32[k,m]"),
     // gemm(a, b, c) = α·a·b + c for β = 1 (or no c)
     rule!("gemm-as-fused", Reassoc, law ["(Gemm@g ?a ?b ?c)"] => code gemm;
@@ -47,6 +50,9 @@ fn plain(cx: &Cx<'_>, p: &ENode) -> bool {
 
 fn gemm(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     let (g, c) = (m.node("g").clone(), m.v("c"));
+    if !cx.dtype(m.v("a")).is_some_and(tensor::DType::is_float) {
+        return miss("the product is not of floats");
+    }
     let beta = cx.attr_float(&g, "beta").unwrap_or(1.0);
     let c = match beta {
         1.0 => c,
