@@ -65,11 +65,14 @@ pub struct OpTraits {
     pub moves: bool,
     /// A pointwise operator whose result also depends on where an element stands.
     pub positional: bool,
+    /// Computes something else where it has more results: none of them is left out.
+    pub counts_results: bool,
 }
 
 impl OpTraits {
     /// No extra facts.
-    pub const NONE: OpTraits = OpTraits { random: false, regions: false, moves: false, positional: false };
+    pub const NONE: OpTraits =
+        OpTraits { random: false, regions: false, moves: false, positional: false, counts_results: false };
 }
 
 /// Tolerance of results: `|a - b| ≤ abs + rel·max|b|` per dtype class, exact for integers and bool.

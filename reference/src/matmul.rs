@@ -268,3 +268,41 @@ pub fn attention(
     let (shape, out) = product(&p, v)?;
     Ok(from_f64s(q.dtype(), &shape, &out))
 }
+
+/// `Det`: determinants of the square matrices in the last two axes, by elimination with the greatest element as pivot.
+///
+/// # Errors
+/// `Shape` when the last two axes do not exist or differ.
+pub fn det(x: &Tensor) -> Result<Tensor> {
+    let [batch @ .., rows, n] = x.shape() else {
+        return Err(Diagnostic::new(ErrorKind::Shape, "Det needs matrices"));
+    };
+    let n = *n;
+    if *rows != n {
+        return Err(Diagnostic::new(ErrorKind::Shape, format!("Det: {rows} rows and {n} columns")));
+    }
+    let all = x.to_f64_vec();
+    let mut out = Vec::new();
+    for b in 0..batch.iter().product() {
+        let mut a = all[b * n * n..(b + 1) * n * n].to_vec();
+        let mut product = 1.0;
+        for i in 0..n {
+            let best = (i..n).fold(i, |best, r| if a[r * n + i].abs() > a[best * n + i].abs() { r } else { best });
+            if best != i {
+                (0..n).for_each(|c| a.swap(i * n + c, best * n + c));
+                product = -product;
+            }
+            let pivot = a[i * n + i];
+            product *= pivot;
+            if pivot == 0.0 {
+                break;
+            }
+            for r in i + 1..n {
+                let factor = a[r * n + i] / pivot;
+                (i..n).for_each(|c| a[r * n + c] -= factor * a[i * n + c]);
+            }
+        }
+        out.push(product);
+    }
+    Ok(Tensor::from_f64_as(x.dtype(), batch, &out))
+}

@@ -75,7 +75,7 @@ pub fn rms_norm(x: &Tensor, scale: &Tensor, axis: usize, epsilon: f64) -> Result
     Ok(from_f64s(scale.dtype(), shape, &y))
 }
 
-/// `(x - mean) / √(var + epsilon) · scale + bias` with given statistics per channel (axis 1).
+/// `(x - mean) / √(var + epsilon) · scale + bias` with given statistics per channel (axis 1), else (not `spatial`) per element of an image.
 ///
 /// # Errors
 /// `Shape` when a list does not have one element per channel.
@@ -86,7 +86,15 @@ pub fn batch_norm(
     mean: &Tensor,
     var: &Tensor,
     epsilon: f64,
+    spatial: bool,
 ) -> Result<Tensor> {
+    if !spatial {
+        // Every element of an image is a channel.
+        let n: usize = x.shape().iter().skip(1).product();
+        let flat = x.reshaped(&[x.shape().first().copied().unwrap_or(1), n]);
+        let y = batch_norm(&flat, scale, bias, mean, var, epsilon, true)?;
+        return Ok(y.reshaped(x.shape()));
+    }
     let c = x.shape().get(1).copied().unwrap_or(1);
     let (scale, bias) = (per_channel(scale, c, "scale")?, per_channel(bias, c, "B")?);
     let (mean, var) = (per_channel(mean, c, "mean")?, per_channel(var, c, "var")?);
@@ -98,6 +106,40 @@ pub fn batch_norm(
         row.iter_mut().for_each(|v| *v = (*v - mean[k]) * inv * scale[k] + bias[k]);
     }
     Ok(from_f64s(x.dtype(), x.shape(), &y))
+}
+
+/// [`batch_norm`] with the batch's own statistics: the result, `momentum` of the given mean and variance and the rest of the batch's, and
+/// the batch's mean and variance.
+///
+/// # Errors
+/// `Shape` when a list does not have one element per channel.
+pub fn batch_norm_training(
+    x: &Tensor,
+    scale: &Tensor,
+    bias: &Tensor,
+    mean: &Tensor,
+    var: &Tensor,
+    epsilon: f64,
+    momentum: f64,
+) -> Result<[Tensor; 5]> {
+    let c = x.shape().get(1).copied().unwrap_or(1);
+    let plane: usize = x.shape().iter().skip(2).product();
+    let v = f64s(x);
+    let of_channel = |k: usize| -> Vec<f64> {
+        v.iter().enumerate().filter(|(i, _)| i / plane.max(1) % c.max(1) == k).map(|(_, &v)| v).collect()
+    };
+    let own: Vec<(f64, f64)> = (0..c).map(|k| moments(&of_channel(k))).collect();
+    let (means, vars): (Vec<f64>, Vec<f64>) = own.into_iter().unzip();
+    let wide = |v: &[f64]| Tensor::from_f64(&[c], v);
+    let y = batch_norm(x, scale, bias, &wide(&means), &wide(&vars), epsilon, true)?;
+    let running = |old: &Tensor, own: &[f64]| -> Result<Tensor> {
+        let old = per_channel(old, c, "a running statistic")?;
+        let v: Vec<f64> = old.iter().zip(own).map(|(o, n)| o * momentum + n * (1.0 - momentum)).collect();
+        Ok(from_f64s(mean.dtype(), &[c], &v))
+    };
+    let (running_mean, running_var) = (running(mean, &means)?, running(var, &vars)?);
+    let list = |v: &[f64]| from_f64s(mean.dtype(), &[c], v);
+    Ok([y, running_mean, running_var, list(&means), list(&vars)])
 }
 
 /// Normalizes each of `groups` groups of channels (axis 1) of each image over its channels and places, then scales and shifts:
@@ -127,6 +169,26 @@ pub fn group_norm(x: &Tensor, scale: &Tensor, bias: &Tensor, groups: usize, epsi
         }
     }
     Ok(from_f64s(x.dtype(), x.shape(), &y))
+}
+
+/// What [`mean_variance_norm`] adds to the root of the variance.
+pub const MVN_EPSILON: f64 = 1e-9;
+
+/// `(x - mean) / (√variance + 1e-9)` over the marked axes.
+pub fn mean_variance_norm(x: &Tensor, over: &[bool]) -> Tensor {
+    let steps = crate::movement::strides(x.shape());
+    // The row that an element belongs to: its position with the marked coordinates at 0.
+    let row = |i: usize| -> usize {
+        (0..over.len()).filter(|&a| !over[a]).map(|a| i / steps[a] % x.shape()[a].max(1) * steps[a]).sum()
+    };
+    let mut y = f64s(x);
+    let mut rows = std::collections::BTreeMap::<usize, Vec<usize>>::new();
+    (0..y.len()).for_each(|i| rows.entry(row(i)).or_default().push(i));
+    for members in rows.values() {
+        let (mean, var) = moments(&members.iter().map(|&i| y[i]).collect::<Vec<_>>());
+        members.iter().for_each(|&i| y[i] = (y[i] - mean) / (var.sqrt() + MVN_EPSILON));
+    }
+    from_f64s(x.dtype(), x.shape(), &y)
 }
 
 /// `x / (bias + alpha/size · Σ x²)^beta`, the sum over `size` channels (axis 1) around each.

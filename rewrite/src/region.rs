@@ -184,6 +184,7 @@ pub(crate) fn load(
         // Optional results that nobody uses are not asked for.
         let mut n_outs = node.outs.len();
         while n_outs > 1
+            && !def.traits.counts_results
             && !used.contains(&node.outs[n_outs - 1])
             && def.outputs.get(n_outs - 1).is_some_and(|p| p.arity == Arity::Optional)
         {

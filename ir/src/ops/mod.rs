@@ -5,12 +5,14 @@ pub mod activation;
 pub mod arrange;
 pub mod attention;
 pub mod blocks;
+pub mod batch;
 mod bounds;
 pub mod broadcast;
 pub mod cast;
 pub mod control;
 pub mod conv;
 pub mod deform;
+pub mod det;
 pub mod einsum;
 pub mod elementwise;
 pub mod extents;
@@ -53,12 +55,14 @@ static FAMILIES: &[&[OpDef]] = &[
     activation::ROWS,
     reduce::ROWS,
     norm::ROWS,
+    batch::ROWS,
     shape::ROWS,
     movement::ROWS,
     index::ROWS,
     sort::ROWS,
     matmul::ROWS,
     einsum::ROWS,
+    det::ROWS,
     conv::ROWS,
     pool::ROWS,
     quant::ROWS,

@@ -1,4 +1,4 @@
-//! Normalizations: of layers, groups, instances, batches in inference; of channels around each other.
+//! Normalizations: of layers, groups, instances; of channels around each other.
 
 use super::broadcast::require_broadcasts_to;
 use super::row::*;
@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use tensor::DType::*;
 use tensor::{DimId, ErrorKind, Result, Tensor};
 
-fn epsilon(attrs: &crate::attrs::Attrs, slot: usize) -> f64 {
+pub(super) fn epsilon(attrs: &crate::attrs::Attrs, slot: usize) -> f64 {
     attrs.float(slot).unwrap_or(1e-5).into()
 }
 
@@ -72,8 +72,20 @@ fn layer_norm_lower(c: &mut NodeCtx) -> Plan<Nest> {
     Ok(b.nest)
 }
 
-/// Mean of `v` over the inner points, `v - mean`, `1 / √(variance + epsilon)`: two passes, so that nothing cancels.
+/// Mean of `v` over the inner points, `v - mean`, `1 / √(variance + epsilon)`.
 fn normalize(c: &mut NodeCtx, b: &mut Builder, v: ExprId, eps: f64) -> (ExprId, ExprId, ExprId) {
+    let Moments { mean, var, centred } = moments(c, b, v);
+    (mean, centred, b.inverse_root(var, eps))
+}
+
+pub(super) struct Moments {
+    pub mean: ExprId,
+    pub var: ExprId,
+    pub centred: ExprId,
+}
+
+/// Mean and variance of `v` over the inner points: two passes, so that nothing cancels.
+pub(super) fn moments(c: &mut NodeCtx, b: &mut Builder, v: ExprId) -> Moments {
     let d = b.nest.expr_dtype(v);
     let n = b.count(c, d);
     let sum = b.reduce(Combiner::Sum, v);
@@ -82,11 +94,10 @@ fn normalize(c: &mut NodeCtx, b: &mut Builder, v: ExprId, eps: f64) -> (ExprId, 
     let square = b.nest.bin(BinOp::Mul, centred, centred);
     let sum = b.reduce(Combiner::Sum, square);
     let var = b.nest.bin(BinOp::Div, sum, n);
-    let inv = b.inverse_root(var, eps);
-    (mean, centred, inv)
+    Moments { mean, var, centred }
 }
 
-fn scale_and_shift(n: &mut Nest, y: ExprId, scale: ExprId, bias: Option<ExprId>) -> ExprId {
+pub(super) fn scale_and_shift(n: &mut Nest, y: ExprId, scale: ExprId, bias: Option<ExprId>) -> ExprId {
     let d = n.expr_dtype(y);
     let scale = n.cast(scale, d);
     let y = n.bin(BinOp::Mul, y, scale);
@@ -138,7 +149,7 @@ fn rms_norm_lower(c: &mut NodeCtx) -> Plan<Nest> {
 }
 
 /// Shape rule: the result has the type of `x`, lists `lists` have one element per channel.
-fn infer_channels(c: &mut InferCtx, lists: &[usize]) -> Result<()> {
+pub(super) fn infer_channels(c: &mut InferCtx, lists: &[usize]) -> Result<()> {
     let Some(s) = c.shape(0) else { return same_type_as_0(c) };
     if s.len() < 2 {
         // A batch of scalars has one channel.
@@ -160,55 +171,13 @@ fn infer_channels(c: &mut InferCtx, lists: &[usize]) -> Result<()> {
     same_type_as_0(c)
 }
 
-/// What BatchNormalization refuses: training, and statistics per element.
-fn infer_batch_norm(c: &mut InferCtx, training: Option<usize>, spatial: Option<usize>) -> Result<()> {
-    if training.is_some_and(|slot| c.attrs.int(slot) == Some(1)) {
-        let e = c.error(ErrorKind::Unsupported, "BatchNormalization with training_mode=1");
-        return Err(e.help("export the model in inference mode"));
-    }
-    if spatial.is_some_and(|slot| c.attrs.int(slot) == Some(0)) {
-        return Err(c.error(ErrorKind::Unsupported, "BatchNormalization with spatial=0"));
-    }
-    infer_channels(c, &[1, 2, 3, 4])
-    // Results after Y exist in training alone: their types stay unknown, so that any use of them is refused.
-}
-
-fn batch_norm_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
-    let y = r::batch_norm(c.input(0)?, c.input(1)?, c.input(2)?, c.input(3)?, c.input(4)?, epsilon(c.attrs, 0))?;
-    Ok(vec![y])
-}
-
 /// The coordinate of the channel of a point.
-fn channel(c: &mut NodeCtx, axes: &[Option<Axis>]) -> SmallVec<[Coord; 4]> {
+pub(super) fn channel(c: &mut NodeCtx, axes: &[Option<Axis>]) -> SmallVec<[Coord; 4]> {
     let coord = match axes.get(1).copied().flatten() {
         Some(a) => along(c.dims, a),
         None => at_zero(c.dims),
     };
     SmallVec::from_iter([coord])
-}
-
-fn batch_norm_lower(c: &mut NodeCtx) -> Plan<Nest> {
-    let x = c.need(0)?;
-    need_float(&x)?;
-    let eps = epsilon(c.attrs, 0);
-    let mut b = Builder::new(c, &x.shape, &vec![false; x.shape.len()])?;
-    let at = channel(c, &b.axes);
-    let v = b.load(c, 0)?;
-    let d = b.nest.expr_dtype(v);
-    let mut list = [v; 4];
-    for (i, e) in list.iter_mut().enumerate() {
-        let l = b.load_at(i + 1, at.clone())?;
-        *e = b.nest.cast(l, d);
-    }
-    let [scale, bias, mean, var] = list;
-    let inv = b.inverse_root(var, eps);
-    let y = b.nest.bin(BinOp::Sub, v, mean);
-    let y = b.nest.bin(BinOp::Mul, y, inv);
-    let y = scale_and_shift(&mut b.nest, y, scale, Some(bias));
-    let coords = crate::lowering::broadcast_coords(c.dims, &c.outs[0].shape, &b.full, &b.axes);
-    let stores = vec![(Access { operand: b.writes[0], coords }, y)];
-    b.nest.phases.push(crate::nest::Phase::Store { over_inner: false, stores });
-    Ok(b.nest)
 }
 
 fn instance_norm_lower(c: &mut NodeCtx) -> Plan<Nest> {
@@ -382,22 +351,27 @@ fn lp_lower(c: &mut NodeCtx) -> Plan<Nest> {
     Ok(b.nest)
 }
 
-const BATCH_NORM_CASES: &[&str] = &["[2,3,4,5];[3];[3];[3];[3]{0.5,1,2}", "[2,3];[3];[3];[3];[3]{0.5,1,2} epsilon=0.1"];
+/// The axes that MeanVarianceNormalization runs over.
+fn mvn_axes(attrs: &crate::attrs::Attrs, rank: usize) -> Vec<bool> {
+    let axes = attrs.ints(0).unwrap_or(&[0, 2, 3]);
+    (0..rank).map(|i| axes.iter().any(|&a| (if a < 0 { a + rank as i64 } else { a }) == i as i64)).collect()
+}
 
-const BATCH_NORM: OpDef = OpDef {
-    name: "BatchNormalization",
-    inputs: &[req("X", "T"), req("scale", "T"), req("B", "T"), req("mean", "T"), req("var", "T")],
-    outputs: &[req("Y", "T"), opt("mean", "T"), opt("var", "T"), opt("saved_mean", "T"), opt("saved_var", "T")],
-    dtypes: &[("T", FLOATS)],
-    reference: Some(batch_norm_ref),
-    lower: &[Loops(batch_norm_lower)],
-    tolerance: Tol::Rel(1e-5),
-    cases: BATCH_NORM_CASES,
-    ..ROW
-};
+fn mvn_lower(c: &mut NodeCtx) -> Plan<Nest> {
+    let x = c.need(0)?;
+    need_float(&x)?;
+    let marked = mvn_axes(c.attrs, x.shape.len());
+    let mut b = Builder::new(c, &x.shape, &marked)?;
+    let v = b.load(c, 0)?;
+    let Moments { var, centred, .. } = moments(c, &mut b, v);
+    let root = b.nest.un(UnOp::Sqrt, var);
+    let root = b.nest.bin_num(BinOp::Add, root, r::MVN_EPSILON);
+    let y = b.nest.bin(BinOp::Div, centred, root);
+    b.store_inner(c, 0, y);
+    Ok(b.nest)
+}
 
-const EPSILON: AttrDef = attr("epsilon", AttrKind::Float(1e-5));
-const MOMENTUM: AttrDef = attr("momentum", AttrKind::Float(0.9));
+pub(super) const EPSILON: AttrDef = attr("epsilon", AttrKind::Float(1e-5));
 
 /// The rows.
 pub static ROWS: &[OpDef] = &[
@@ -444,32 +418,6 @@ pub static ROWS: &[OpDef] = &[
         tolerance: Tol::Rel(1e-5),
         cases: &["[2,3,8];[8]", "[2,3,4];[3,4] axis=1 epsilon=0.01", "[2,4];[1]"],
         ..ROW
-    },
-    // Y = (X - mean) / √(var + epsilon) · scale + B per channel; spatial=0 (statistics per element) is refused
-    OpDef {
-        since: 7,
-        until: 8,
-        attrs: &[EPSILON, MOMENTUM, attr("spatial", AttrKind::Int(1))],
-        infer: |c| infer_batch_norm(c, None, Some(2)),
-        ..BATCH_NORM
-    },
-    // The same, always spatial
-    OpDef {
-        since: 9,
-        until: 13,
-        attrs: &[EPSILON, MOMENTUM],
-        infer: |c| infer_batch_norm(c, None, None),
-        ..BATCH_NORM
-    },
-    // The same with training_mode=0; the lists may have types of their own
-    OpDef {
-        since: 14,
-        inputs: &[req("X", "T"), req("scale", "T1"), req("B", "T1"), req("input_mean", "T2"), req("input_var", "T2")],
-        outputs: &[req("Y", "T"), opt("running_mean", "T2"), opt("running_var", "T2")],
-        attrs: &[EPSILON, MOMENTUM, attr("training_mode", AttrKind::Int(0))],
-        dtypes: &[("T", FLOATS), ("T1", FLOATS), ("T2", FLOATS)],
-        infer: |c| infer_batch_norm(c, Some(2), None),
-        ..BATCH_NORM
     },
     // y = scale · (x - mean) / √(variance + epsilon) + B per image and channel
     OpDef {
@@ -542,6 +490,31 @@ pub static ROWS: &[OpDef] = &[
         lower: &[Loops(lrn_lower)],
         tolerance: Tol::Rel(1e-5),
         cases: &["[2,5,2,3] size=3", "[1,4,3] size=2 alpha=0.5 beta=0.5 bias=2"],
+        ..ROW
+    },
+    // Y = (X - mean) / (√variance + 1e-9) over `axes`
+    OpDef {
+        name: "MeanVarianceNormalization",
+        since: 9,
+        inputs: &[req("X", "T")],
+        outputs: &[req("Y", "T")],
+        attrs: &[attr("axes", AttrKind::Ints)],
+        dtypes: &[("T", FLOATS)],
+        infer: |c| {
+            if let Some(s) = c.shape(0) {
+                for &a in c.attrs.ints(0).unwrap_or(&[0, 2, 3]) {
+                    c.axis(a, s.len())?;
+                }
+            }
+            same_type_as_0(c)
+        },
+        reference: Some(|c| {
+            let x = c.input(0)?;
+            Ok(vec![r::mean_variance_norm(x, &mvn_axes(c.attrs, x.shape().len()))])
+        }),
+        lower: &[Loops(mvn_lower)],
+        tolerance: Tol::Rel(1e-5),
+        cases: &["[2,3,4,5]", "[2,5,3] axes=[1,-1]", "[6] axes=[0]"],
         ..ROW
     },
     // output = input / (Σ |x|ᵖ)^(1/p) along an axis; 0 where the sum is 0

@@ -74,6 +74,27 @@ const UNSQUEEZE: OpDef = OpDef {
     ..ROW
 };
 
+const RANGE: OpDef = OpDef {
+    name: "Range",
+    inputs: &[req("start", "T"), req("limit", "T"), req("delta", "T")],
+    outputs: &[req("output", "T")],
+    dtypes: &[("T", &[F32, F64, I16, I32, I64, F16, BF16])],
+    infer: range_infer,
+    reference: Some(|c| Ok(vec![movement::range(c.input(0)?, c.input(1)?, c.input(2)?)?])),
+    lower: &[Candidate::Loops(|c| {
+        let mut b = Builder::over_result(c)?;
+        let (start, delta, d) = (b.scalar(0)?, b.scalar(2)?, b.dtype(0));
+        let i = b.outer(0);
+        let i = b.nest.expr(Expr::Cast(i, d));
+        let step = b.bin(BinOp::Mul, i, delta);
+        let e = b.bin(BinOp::Add, start, step);
+        Ok(b.store(e))
+    })],
+    tolerance: super::row::ROUNDED,
+    cases: &["i64[]{0};i64[]{5};i64[]{2}", "f32[]{10};f32[]{0};f32[]{-3}", "i32[]{3};i32[]{3};i32[]{1}"],
+    ..ROW
+};
+
 /// Rows of this family.
 pub static ROWS: &[OpDef] = &[
     OpDef { until: 14, ..SHAPE },
@@ -176,26 +197,19 @@ pub static ROWS: &[OpDef] = &[
         cases: &["i64[2]{2,3}", "i64[0]", "i64[2]{0,4}"],
         ..ROW
     },
+    OpDef { since: 11, until: 26, ..RANGE },
     OpDef {
-        name: "Range",
-        since: 11,
-        inputs: &[req("start", "T"), req("limit", "T"), req("delta", "T")],
-        outputs: &[req("output", "T")],
-        dtypes: &[("T", &[F32, F64, I16, I32, I64, F16, BF16])],
-        infer: range_infer,
-        reference: Some(|c| Ok(vec![movement::range(c.input(0)?, c.input(1)?, c.input(2)?)?])),
-        lower: &[Candidate::Loops(|c| {
-            let mut b = Builder::over_result(c)?;
-            let (start, delta, d) = (b.scalar(0)?, b.scalar(2)?, b.dtype(0));
-            let i = b.outer(0);
-            let i = b.nest.expr(Expr::Cast(i, d));
-            let step = b.bin(BinOp::Mul, i, delta);
-            let e = b.bin(BinOp::Add, start, step);
-            Ok(b.store(e))
-        })],
-        tolerance: super::row::ROUNDED,
-        cases: &["i64[]{0};i64[]{5};i64[]{2}", "f32[]{10};f32[]{0};f32[]{-3}", "i32[]{3};i32[]{3};i32[]{1}"],
-        ..ROW
+        since: 27,
+        attrs: &[attr("stash_type", AttrKind::Int(1))],
+        infer: |c| {
+            // Half floats are computed in f32 whatever the version.
+            if c.attrs.int(0) != Some(1) && matches!(c.dtype(0)?, F16 | BF16) {
+                let text = format!("Range: stash_type={:?} is not 1 (f32)", c.attrs.int(0).unwrap_or(0));
+                return Err(c.error(ErrorKind::Unsupported, text));
+            }
+            range_infer(c)
+        },
+        ..RANGE
     },
     OpDef {
         name: "Trilu",
