@@ -13,6 +13,7 @@ pub mod einsum;
 pub mod elementwise;
 pub mod grid;
 pub mod image;
+pub mod linear_attention;
 pub mod loss;
 pub mod math;
 pub mod matmul;

@@ -18,6 +18,7 @@ pub mod elementwise;
 pub mod extents;
 pub mod grid;
 pub mod index;
+pub mod linear_attention;
 pub mod loops;
 pub mod loss;
 pub mod lp_pool;
@@ -71,6 +72,7 @@ static FAMILIES: &[&[OpDef]] = &[
     loss::ROWS,
     attention::ROWS,
     rotary::ROWS,
+    linear_attention::ROWS,
     recurrence::ROWS,
     resize::ROWS,
     blocks::ROWS,
