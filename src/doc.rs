@@ -59,6 +59,11 @@ fn render_rows(registry: &Arc<Registry>) -> String {
           they are negative. A constant one that is out of range of an axis whose extent is known is refused when the model is compiled. \
           One that is computed, or meets an extent that only a run knows, is not an error: gathering clamps it to the nearest end of the \
           axis (and gives 0 where the axis is empty), scattering drops its update.\n";
+    s += "\n## Sorting\nTopK and Unique sort the rows of keys along an axis: NaN is above every number, zeros of both signs are equal, of \
+          equal elements the first comes first. A row of n is a thread's on CPUs, in O(n + k log k) for the k first. On GPUs it is a block's: \
+          O(n log² n), and O(n) for k up to 512 of more than 1024 elements in random order. Unique along an axis sorts once for each element \
+          of a slice.\n\n## Packed elements\nElements of 4 and 2 bits share bytes: one thread computes all of a byte. A part of a buffer \
+          of them is never written by itself, so what a Loop gives in each iteration cannot be packed.\n";
     s
 }
 
@@ -92,7 +97,7 @@ fn runs_with(registry: &Arc<Registry>, id: OpId, var: &str, dtype: DType) -> boo
         return true;
     }
     if !def.inputs.iter().any(|p| p.ty == var) {
-        return is_storable(dtype);
+        return is_storable(dtype) || dtype.bits() < 8;
     }
     let first = |v: &str| def.dtypes.iter().find(|(n, _)| *n == v).map(|(_, d)| d[0]);
     let with = |v: &str| if v == var { Some(dtype) } else { first(v) };

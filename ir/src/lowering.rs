@@ -96,6 +96,8 @@ pub enum ViewOp {
     Slice(Vec<(DimId, DimId)>),
     /// Numpy broadcast to the result's shape (stride 0 on repeated axes).
     Broadcast,
+    /// The same bits as elements of the result's type, which has as many.
+    Bits,
     /// Result `i` is the `i`-th part: per result, the first element along each axis (Split).
     Parts(Vec<Vec<DimId>>),
 }
@@ -206,9 +208,6 @@ pub fn build_pointwise(ctx: &mut NodeCtx, f: Pointwise) -> Plan<Nest> {
         if crate::nest::compute_dtype(x.dtype).is_none() {
             return Err(Refusal(format!("nothing can be computed with {}", x.dtype)));
         }
-    }
-    if let Some(x) = ctx.outs.iter().find(|x| x.dtype.bits() < 8) {
-        return Err(Refusal(format!("{} results share bytes between points", x.dtype)));
     }
     nest.outer = full.to_vec();
     let (reads, writes) = add_operands(ctx, &mut nest);

@@ -6,6 +6,7 @@
 mod calls;
 mod scalar;
 
+use crate::bytes::{is_packed, per_byte};
 use ir::Module;
 use ir::graph::{Def, Node, RegionId, Rel, Value};
 use ir::hip::{Hip, HipOp, HipType, LoopOp};
@@ -157,12 +158,27 @@ impl Interp<'_> {
     }
     fn read(&self, p: &Ptr) -> Result<Tensor> {
         let shape: Vec<usize> = p.shape.iter().map(|&d| usize::try_from(d).unwrap_or(0)).collect();
+        if is_packed(p.dtype) {
+            let range = self.whole_bytes(p)?;
+            return Tensor::new(p.dtype, &shape, self.buffers[p.buffer][range].to_vec().into());
+        }
         let size = p.dtype.size().ok_or_else(|| internal(format!("{} has no whole bytes", p.dtype)))?;
         let mut bytes = vec![];
         for i in 0..p.n_elems() {
             bytes.extend_from_slice(self.bytes(p, p.at(i), size)?);
         }
         Tensor::new(p.dtype, &shape, bytes.into())
+    }
+    /// The bytes of packed elements that lie side by side from the start of a byte on.
+    fn whole_bytes(&self, p: &Ptr) -> Result<std::ops::Range<usize>> {
+        let per = per_byte(p.dtype);
+        let in_order = (0..p.n_elems()).all(|i| p.at(i) == p.offset + i);
+        let size = |n: i64| usize::try_from(n).unwrap_or(usize::MAX);
+        let (first, n) = (size(p.offset / per), size((p.n_elems() + per - 1) / per));
+        match first.checked_add(n).filter(|&end| end <= self.buffers[p.buffer].len()) {
+            Some(end) if in_order && p.offset % per == 0 => Ok(first..end),
+            _ => Err(internal(format!("elements of {} do not fill bytes", p.dtype))),
+        }
     }
     fn same_bytes(&self, a: &Ptr, b: &Ptr) -> Result<bool> {
         Ok(self.read(a)? == self.read(b)?)
@@ -190,6 +206,12 @@ impl Interp<'_> {
     fn copy(&mut self, from: &Ptr, to: &Ptr) -> Result<()> {
         if from.shape != to.shape || from.dtype != to.dtype {
             return Err(internal(format!("a copy of {:?} to {:?}", from.shape, to.shape)));
+        }
+        if is_packed(from.dtype) {
+            let (a, b) = (self.whole_bytes(from)?, self.whole_bytes(to)?);
+            let bytes = self.buffers[from.buffer][a].to_vec();
+            self.buffers[to.buffer][b].copy_from_slice(&bytes);
+            return Ok(());
         }
         let size = from.dtype.size().ok_or_else(|| internal(format!("{} has no whole bytes", from.dtype)))?;
         for i in 0..from.n_elems() {

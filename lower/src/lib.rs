@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod bytes;
 mod collapse;
 mod dead;
 pub mod explain;
@@ -22,6 +23,8 @@ mod plan_scan;
 
 #[cfg(test)]
 mod lower_tests;
+#[cfg(test)]
+mod packed_tests;
 #[cfg(test)]
 mod plan_tests;
 #[cfg(test)]

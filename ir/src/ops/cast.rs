@@ -203,6 +203,26 @@ fn expand_cast_like(x: &mut Expansion) -> Result<Vec<Value>> {
     Ok(vec![x.op("Cast", &[x.need(0)?], &attrs)])
 }
 
+/// Where the bits of memory are those of the compute type, or those of integers.
+fn bit_cast_lower(c: &mut NodeCtx, n: &mut Nest, a: &[Option<ExprId>]) -> Exprs {
+    let (x, from, to) = (arg(a, 0)?, c.need(0)?.dtype, c.outs[0].dtype);
+    let whole = |d: DType| matches!(d, F32 | F64);
+    let bits = match from {
+        d if whole(d) => n.un(UnOp::ToBits, x),
+        d if d.is_int() => x,
+        d => return Err(format!("nests do not see the bits of {d}").into()),
+    };
+    let wide = compute_dtype(to).ok_or("no compute type")?;
+    one(match to {
+        F32 | F64 => {
+            let bits = n.cast(bits, if to == F32 { U32 } else { U64 });
+            n.un(UnOp::FromBits, bits)
+        }
+        d if d.is_int() => n.cast(bits, wide),
+        d => return Err(format!("nests do not see the bits of {d}").into()),
+    })
+}
+
 const CAST_CASES: &[&str] = &[
     "[5]{-1.5,2.5,0,1,100} to=f32",
     "[5]{-1,2.5,0,1,100} to=f16",
@@ -231,11 +251,13 @@ fn infer_identity(c: &mut InferCtx) -> Result<()> {
     Ok(())
 }
 
-/// Shape rule of Dropout in inference: the data as it is, and a mask of ones.
+/// Shape rule of Dropout where nothing is dropped: the data as it is, and a mask of ones.
 fn infer_dropout(c: &mut InferCtx, mask: Option<DType>) -> Result<()> {
     let d = c.dtype(0)?;
-    if c.const_ints(2).is_some_and(|v| v.iter().any(|&v| v != 0)) {
-        let e = c.error(ErrorKind::Unsupported, "Dropout with training_mode=1");
+    let ratio = c.const_tensor(1).filter(|t| t.n_elems() == 1).map(|t| t.view().f64_at(0));
+    if ratio != Some(0.0) && c.const_ints(2).is_some_and(|v| v.iter().any(|&v| v != 0)) {
+        let e =
+            c.error(ErrorKind::Unsupported, "Dropout with training_mode=1 needs random numbers, unless its ratio is 0");
         return Err(e.help("export the model in inference mode"));
     }
     same_as_0(c)?;
@@ -250,20 +272,24 @@ fn dropout_ref(c: &RefCtx, mask: Option<DType>) -> Result<Vec<Tensor>> {
     let x = c.input(0)?;
     let ratio = c.opt(1).map_or(0.5, |r| r.view().f64_at(0));
     if c.opt(2).is_some_and(|t| t.view().i64_at(0) != 0) && ratio != 0.0 {
-        return Err(tensor::Diagnostic::new(ErrorKind::Unsupported, "Dropout with training_mode=1"));
+        return Err(tensor::Diagnostic::new(
+            ErrorKind::Unsupported,
+            "Dropout with training_mode=1 needs random numbers",
+        ));
     }
     let ones = vec![1; x.n_elems()];
     Ok(vec![x.clone(), Tensor::from_i64_as(mask.unwrap_or(x.dtype()), x.shape(), &ones)])
 }
 
 fn dropout_inference(c: &NodeCtx) -> Plan<()> {
-    if !c.has(2) {
+    let value = |i: usize| Plan::Ok(c.need(i)?.konst.and_then(|k| c.consts[k].splat_f64()));
+    if !c.has(2) || (c.has(1) && value(1)? == Some(0.0)) {
         return Ok(());
     }
-    match c.need(2)?.konst.and_then(|k| c.consts[k].splat_f64()) {
+    match value(2)? {
         Some(0.0) => Ok(()),
-        Some(_) => Err("training_mode is 1".into()),
-        None => Err("training_mode is not constant".into()),
+        Some(_) => Err("training_mode is 1, which needs random numbers".into()),
+        None => Err("training_mode is not constant, and training needs random numbers".into()),
     }
 }
 
@@ -342,6 +368,37 @@ pub static ROWS: &[OpDef] = &[
     OpDef { since: 19, until: 20, attrs: &[SATURATE], dtypes: &[("T1", F8), ("T2", F8)], ..CAST_LIKE },
     OpDef { since: 21, until: 23, attrs: &[SATURATE], dtypes: &[("T1", PACKED), ("T2", PACKED)], ..CAST_LIKE },
     OpDef { since: 24, ..CAST_LIKE },
+    // The same bits as another type of the same width
+    OpDef {
+        name: "BitCast",
+        since: 26,
+        inputs: &[req("input", "T1")],
+        outputs: &[req("output", "T2")],
+        attrs: &[TO],
+        dtypes: &[("T1", PLAIN), ("T2", PLAIN)],
+        infer: |c| {
+            let from = c.dtype(0)?;
+            match target(c.attrs) {
+                Some(to) if to.bits() == from.bits() && from.bits() > 0 => match c.shape(0) {
+                    Some(s) => c.set(0, to, s),
+                    None => c.set_unranked(0, to),
+                },
+                to => {
+                    let to = to.map_or_else(|| format!("type {:?}", c.attrs.get(0)), |to| to.to_string());
+                    let text = format!("BitCast of {from} to {to}: both have the same number of bits");
+                    return Err(c.error(ErrorKind::Type, text));
+                }
+            }
+            Ok(())
+        },
+        reference: Some(|c| {
+            let x = c.input(0)?;
+            Ok(vec![Tensor::new(target(c.attrs).unwrap_or(x.dtype()), x.shape(), x.bytes().clone())?])
+        }),
+        lower: &[View(|_| Ok(ViewOp::Bits)), Pointwise(bit_cast_lower)],
+        cases: &["f32[2,3] to=i32", "i64[3]{-1,2,0} to=f64", "f16[4] to=u16", "u8[5] to=i8", "f32[0] to=u32"],
+        ..ROW
+    },
     // output = input
     OpDef {
         name: "Identity",
@@ -385,7 +442,7 @@ pub static ROWS: &[OpDef] = &[
         cases: &["[2,3]", "[2,3] outs=2"],
         ..ROW
     },
-    // With training_mode false or absent: output = data, mask = true
+    // With training_mode false or absent, or a ratio of 0: output = data, mask = true
     OpDef {
         name: "Dropout",
         since: 12,
@@ -396,7 +453,7 @@ pub static ROWS: &[OpDef] = &[
         infer: |c| infer_dropout(c, Some(Bool)),
         reference: Some(|c| dropout_ref(c, Some(Bool))),
         lower: &[View(dropout_view), Pointwise(dropout_lower)],
-        cases: &["[2,3]", "[2,3];[]{0.3} outs=2"],
+        cases: &["[2,3]", "[2,3];[]{0.3} outs=2", "[2,3];[]{0.3};bool[]{0} outs=2", "[2,3];f32[]{0};bool[]{1} outs=2"],
         ..ROW
     },
 ];

@@ -35,7 +35,7 @@ impl<'a, 'c> Builder<'a, 'c> {
     pub fn new(c: &'a mut NodeCtx<'c>) -> Plan<Builder<'a, 'c>> {
         let mut nest = Nest::default();
         let mut add = |p: &mut DimPool, o: &Operand, written| {
-            if compute_dtype(o.dtype).is_none() || o.dtype.size().is_none() {
+            if compute_dtype(o.dtype).is_none() {
                 return Err(crate::lowering::Refusal(format!("loops do not load elements of type {}", o.dtype)));
             }
             let strides = contiguous(p, &o.shape);

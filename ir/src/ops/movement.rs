@@ -128,7 +128,7 @@ pub static ROWS: &[OpDef] = &[
             let axis = c.attrs.int(0).unwrap_or(0);
             Ok(vec![movement::concat(&xs, if axis < 0 { axis + rank } else { axis } as usize)?])
         }),
-        lower: &[Candidate::Assemble(concat_parts)],
+        lower: &[Candidate::Assemble(concat_parts), Candidate::Loops(concat_loops)],
         cases: &["[2,3];[4,3] axis=0", "[2,0];[2,5];[2,1] axis=-1"],
         ..ROW
     },
@@ -317,6 +317,30 @@ fn concat_parts(c: &mut NodeCtx) -> Plan<Vec<Part>> {
         at = c.dims.add(at, x.shape[axis]);
     }
     Ok(parts)
+}
+
+/// Every result element looks for the operand it is of: for packed elements, which parts of a buffer cannot be written with.
+fn concat_loops(c: &mut NodeCtx) -> Plan<Nest> {
+    let rank = c.outs[0].shape.len();
+    let axis = checked_axis(c.attrs.int(0).unwrap_or(0), rank);
+    let n = c.ins.len();
+    let extents = (0..n).map(|i| Ok(c.need(i)?.shape[axis])).collect::<Plan<Vec<_>>>()?;
+    let mut b = Builder::over_result(c)?;
+    let (mut from, t) = (b.c.dims.constant(0), b.dtype(0));
+    let (mut found, o) = (b.nest.num(0.0, t), b.outer(axis));
+    for (i, d) in extents.into_iter().enumerate() {
+        let to = b.c.dims.add(from, d);
+        let (first, end) = (b.dim(from), b.dim(to));
+        let (after, before) = (b.bin(BinOp::Ge, o, first), b.bin(BinOp::Lt, o, end));
+        let inside = b.bin(BinOp::And, after, before);
+        let mut at: Vec<Coord> = (0..rank).map(|a| b.along(outer(a))).collect();
+        let (zero, one) = (b.c.dims.constant(0), b.c.dims.constant(1));
+        let start = b.c.dims.sub(zero, from);
+        at[axis] = b.affine(start, one, outer(axis));
+        found = b.load_if(i, at, Some(inside), found)?;
+        from = to;
+    }
+    Ok(b.store(found))
 }
 
 fn split_infer(c: &mut InferCtx) -> Result<()> {

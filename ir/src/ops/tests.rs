@@ -224,7 +224,7 @@ fn check(def: &OpDef, case: &Case, types: &BTreeMap<&str, DType>, extents: Exten
                 moved = true;
                 let x = tensors[0].as_ref().ok_or("a view of nothing")?;
                 for (i, want) in results.iter().take(case.n_outs).enumerate() {
-                    let got = seen(&mut dims, &env, x, &view, i, want.shape())?;
+                    let got = seen(&mut dims, &env, x, &view, i, (want.dtype(), want.shape()))?;
                     near(&got, want, Tol::Exact).map_err(|e| format!("view {i}: {e}"))?;
                 }
                 continue;
@@ -317,13 +317,14 @@ fn seen(
     x: &Tensor,
     view: &ViewOp,
     i: usize,
-    shape: &[usize],
+    (dtype, shape): (DType, &[usize]),
 ) -> Result<Tensor, String> {
     let rank = x.shape().len();
     let eval = |d: DimId| dims.eval(d, env).map_err(|e| e.to_string());
     // The position along every axis of the operand, for a coordinate of the result.
     let at: Box<dyn Fn(&[usize]) -> Vec<usize>> = match view {
         ViewOp::Reshape => return Ok(x.reshaped(shape)),
+        ViewOp::Bits => return Tensor::new(dtype, shape, x.bytes().clone()).map_err(|e| e.to_string()),
         ViewOp::Permute(p) => Box::new(|c| (0..rank).map(|a| c[p.iter().position(|&q| q == a).unwrap_or(0)]).collect()),
         ViewOp::Broadcast => {
             Box::new(|c| (0..rank).map(|a| if x.shape()[a] == 1 { 0 } else { c[c.len() - rank + a] }).collect())

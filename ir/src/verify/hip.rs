@@ -270,10 +270,21 @@ fn allocated(g: &Graph<Hip>, r: RegionId, skip: usize) -> Result<()> {
 
 /// A view shows elements of its operand only, as far as that can be told.
 fn view(from: &HipType, to: &HipType, offset: tensor::DimId, dims: &mut DimPool) -> Result<()> {
-    if from.dtype != to.dtype || from.space != to.space || from.layout != to.layout {
-        return Err(broken("a view has the element type, space and layout of its operand"));
+    if from.space != to.space || from.layout != to.layout {
+        return Err(broken("a view has the space and layout of its operand"));
     }
     let zero = dims.constant(0);
+    if from.dtype.bits() != to.dtype.bits() {
+        // The bytes of all packed elements.
+        let n = dims.product(from.shape.iter().copied());
+        let per_byte = dims.constant(i64::try_from(8 / from.dtype.bits().clamp(1, 8)).unwrap_or(1));
+        let n_bytes = dims.ceildiv(n, per_byte);
+        let whole = offset == zero && to.shape.as_slice() == [n_bytes] && dims.as_const(to.strides[0]) == Some(1);
+        return match from.dtype.size().is_none() && to.dtype == DType::U8 && whole {
+            true => Ok(()),
+            false => Err(broken(format!("a view of {} as {}", from.dtype, to.dtype))),
+        };
+    }
     let span = |t: &HipType, dims: &mut DimPool| {
         let one = dims.constant(1);
         let (mut low, mut high) = (zero, zero);

@@ -123,11 +123,7 @@ fn hip_rules() {
     hip("  call gemm.f32 %v0, %v2 -> %v3  ; /gemm\n", "", "%v3 is read before anything is written to it");
     hip("-> %v3  ; /gemm", "-> %v2  ; /gemm", "writes to %v2, which is a constant or an input of the graph");
     hip("offset(8)", "offset(9)", "the view shows elements 9 to 32 of a buffer that has 0 to 31");
-    hip(
-        "view %v3 offset(8) : f32[3, 8]",
-        "view %v3 offset(8) : f16[3, 8]",
-        "a view has the element type, space and layout of its operand",
-    );
+    hip("view %v3 offset(8) : f32[3, 8]", "view %v3 offset(8) : f16[3, 8]", "a view of f32 as f16");
     hip("    call fill -> %v1\n", "", "%v1 is read before anything is written to it");
     hip(
         "    return %v1\n",

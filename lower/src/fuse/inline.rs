@@ -38,6 +38,10 @@ impl Fuse<'_> {
         }
         let Some(w) = self.node(p).ins[usize::from(store.operand)] else { return false };
         let (seen_c, seen_p) = (self.seen(v), self.seen(w));
+        // Bits that are read as another type than they were written as.
+        if seen_c.ty.dtype != seen_p.ty.dtype {
+            return false;
+        }
         // As it stands, else with its axes collapsed (a reshape lies between).
         let mut producer: Arc<Nest> = pn.clone();
         let mut mapping = map_axes(&mut self.m.dims, self.eq, &pn, &store, &seen_p, &seen_c);

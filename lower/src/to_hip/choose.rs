@@ -183,6 +183,9 @@ impl State<'_> {
         match c {
             Candidate::View(f) => {
                 let plan = f(ctx!()).and_then(|v| match (&ins.first(), outs.first()) {
+                    (Some(Some(a)), Some(b)) if v == ViewOp::Bits && a.dtype.bits() == b.dtype.bits() => {
+                        Ok(Action::View(v))
+                    }
                     (Some(Some(a)), Some(b)) if a.dtype != b.dtype => Err("a view cannot change the dtype".into()),
                     (Some(Some(_)), Some(_)) => Ok(Action::View(v)),
                     _ => Err("it has no operand".into()),
@@ -210,6 +213,9 @@ impl State<'_> {
             }
             Candidate::Assemble(f) => {
                 let plan = f(ctx!()).and_then(|parts| {
+                    if let Some(o) = outs.iter().find(|o| crate::bytes::is_packed(o.dtype)) {
+                        return Err(Refusal(format!("parts of {} share bytes", o.dtype)));
+                    }
                     if outs.iter().any(|o| compute_dtype(o.dtype).is_none()) {
                         return Err(Refusal(format!("loops cannot copy {}", outs[0].dtype)));
                     }

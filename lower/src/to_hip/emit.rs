@@ -2,6 +2,7 @@
 
 use super::Lowering;
 use super::choose::{Action, Choice, kernel};
+use crate::bytes::{self, Place, is_packed, per_byte};
 use crate::nests;
 use crate::views::{self, BufView};
 use ir::Shape;
@@ -291,7 +292,7 @@ impl<'c, 'a> Emit<'c, 'a> {
     pub fn value(&mut self, b: &BufView) -> Result<Value> {
         let ty = &self.cx.out.graphs[self.dst].values[b.root].ty;
         let zero = self.cx.out.dims.as_const(b.offset) == Some(0);
-        if zero && ty.shape == b.shape && ty.strides == b.strides {
+        if zero && ty.dtype == b.dtype && ty.shape == b.shape && ty.strides == b.strides {
             return Ok(b.root);
         }
         if let Some(&v) = self.views.get(b) {
@@ -314,7 +315,12 @@ impl<'c, 'a> Emit<'c, 'a> {
         Ok(self.cx.out.graphs[self.dst].nodes[n].outs[0])
     }
 
+    /// Whether the elements lie row-major without gaps; packed ones from the start of a byte on.
     pub fn is_contiguous(&mut self, b: &BufView) -> bool {
+        let at_byte = |d: i64| d % per_byte(b.dtype) == 0;
+        if is_packed(b.dtype) && !self.cx.out.dims.as_const(b.offset).is_some_and(at_byte) {
+            return false;
+        }
         views::is_contiguous(&mut self.cx.out.dims, &self.cx.eq, &b.shape, &b.strides)
     }
     /// Whether two views show the same elements in the same places. What an axis of one element has as a stride does not matter.
@@ -335,15 +341,56 @@ impl<'c, 'a> Emit<'c, 'a> {
             return Ok(());
         }
         let plain = self.is_contiguous(from) && self.is_contiguous(to);
-        let (a, b) = (self.value(from)?, self.value(to)?);
-        if plain && (from.space != to.space || compute_dtype(from.dtype).is_none()) {
+        let packed = is_packed(from.dtype);
+        let by_bytes = from.space != to.space || compute_dtype(from.dtype).is_none() || packed;
+        if plain && by_bytes && (!packed || self.is_whole(to)) {
+            let (a, b) = (self.value(from)?, self.value(to)?);
             self.push(HipOp::Copy, vec![Some(a), Some(b)], vec![]);
         } else if compute_dtype(from.dtype).is_some() {
             let nest = nests::copy(&mut self.cx.out.dims, from.dtype, &to.shape, &from.strides, &to.strides);
-            self.push(HipOp::Launch(Arc::new(nest)), vec![Some(a), Some(b)], vec![]);
+            self.launch(nest, &[from.clone(), to.clone()])?;
         } else {
             return Err(Diagnostic::new(ErrorKind::Unsupported, format!("loops cannot copy {}", from.dtype)));
         }
+        Ok(())
+    }
+    /// Whether a view shows all of its buffer in order.
+    fn is_whole(&mut self, b: &BufView) -> bool {
+        let root = self.cx.out.graphs[self.dst].values[b.root].ty.shape.clone();
+        let dims = &mut self.cx.out.dims;
+        let (all, shown) = (dims.product(root), dims.product(b.shape.iter().copied()));
+        self.cx.out.dims.as_const(b.offset) == Some(0) && self.cx.eq.same(all, shown) && self.is_contiguous(b)
+    }
+    /// Runs a nest on buffers whose strides it has. Packed operands become bytes.
+    fn launch(&mut self, mut nest: Nest, on: &[BufView]) -> Result<()> {
+        let mut on = on.to_vec();
+        if nest.operands.iter().any(|o| is_packed(o.dtype)) {
+            let refuse = |why: String| Diagnostic::new(ErrorKind::Unsupported, why);
+            let mut places = vec![];
+            for (b, o) in on.iter_mut().zip(&nest.operands) {
+                if !is_packed(o.dtype) {
+                    places.push(None);
+                    continue;
+                }
+                if o.written && !self.is_whole(b) {
+                    return Err(refuse(format!(
+                        "a part of a buffer of {} cannot be written: parts share bytes",
+                        o.dtype
+                    )));
+                }
+                let root = self.cx.out.graphs[self.dst].values[b.root].ty.shape.clone();
+                let dims = &mut self.cx.out.dims;
+                let (n, per) = (dims.product(root), dims.constant(per_byte(o.dtype)));
+                let (zero, one, n_bytes) = (dims.constant(0), dims.constant(1), dims.ceildiv(n, per));
+                places.push(Some(Place { offset: b.offset, n_bytes }));
+                let list = |d: DimId| Shape::from_slice(&[d]);
+                *b = BufView { offset: zero, shape: list(n_bytes), strides: list(one), dtype: DType::U8, ..b.clone() };
+            }
+            nest = bytes::over_bytes(&mut self.cx.out.dims, &nest, &places).map_err(|r| refuse(r.0))?;
+        }
+        let ins = on.iter().map(|b| Ok(Some(self.value(b)?))).collect::<Result<Vec<_>>>()?;
+        nests::dims_of(&nest).into_iter().try_for_each(|d| self.need_known(d))?;
+        self.push(HipOp::Launch(Arc::new(nest)), ins, vec![]);
         Ok(())
     }
     /// The same elements without gaps: the view itself, or a copy.
@@ -489,7 +536,7 @@ impl<'c, 'a> Emit<'c, 'a> {
     /// The buffer for a node's result, bound to it.
     pub fn result(&mut self, r: RegionId, v: Value, contiguous: bool) -> Result<BufView> {
         let b = match self.dest(r, v) {
-            Some(b) if !contiguous || self.is_contiguous(&b) => b,
+            Some(b) if !contiguous || (self.is_contiguous(&b) && (!is_packed(b.dtype) || self.is_whole(&b))) => b,
             _ => {
                 let (dtype, shape) = self.tensor_type(r, v)?;
                 let name = self.cx.src.graphs[r].values[v].name.clone();
@@ -570,7 +617,7 @@ impl<'c, 'a> Emit<'c, 'a> {
             if !self.used(r, v) {
                 continue;
             }
-            let (_, shape) = self.tensor_type(r, v)?;
+            let (dtype, shape) = self.tensor_type(r, v)?;
             let dims = &mut self.cx.out.dims;
             let seen = match op {
                 ViewOp::Reshape => match views::reshape(dims, &self.cx.eq, &b.shape, &b.strides, &shape) {
@@ -582,6 +629,7 @@ impl<'c, 'a> Emit<'c, 'a> {
                     }
                 },
                 ViewOp::Permute(perm) => BufView { shape, strides: views::permute(&b.strides, perm), ..b.clone() },
+                ViewOp::Bits => BufView { dtype, ..b.clone() },
                 ViewOp::Broadcast => {
                     let strides = views::broadcast(dims, &self.cx.eq, &b.shape, &b.strides, &shape);
                     BufView { shape, strides, ..b.clone() }
@@ -646,19 +694,20 @@ impl<'c, 'a> Emit<'c, 'a> {
         nest.phases.retain(|p| !matches!(p, ir::nest::Phase::Store { stores, .. } if stores.is_empty()));
         let mut nest = nests::simplify(&mut self.cx.out.dims, &nest);
         let kept = nests::prune_operands(&mut nest);
-        let mut ins = vec![];
+        let mut on = vec![];
         for (k, &at) in kept.iter().enumerate() {
             let b = match reads.get(at) {
                 Some(&v) => self.buf(r, v)?,
-                None => self.result(r, node.outs[at - reads.len()], false)?,
+                None => {
+                    let v = node.outs[at - reads.len()];
+                    self.result(r, v, is_packed(nest.operands[k].dtype))?
+                }
             };
             nest.operands[k].shape = b.shape.clone();
             nest.operands[k].strides = b.strides.clone();
-            ins.push(Some(self.value(&b)?));
+            on.push(b);
         }
-        nests::dims_of(&nest).into_iter().try_for_each(|d| self.need_known(d))?;
-        self.push(HipOp::Launch(Arc::new(nest)), ins, vec![]);
-        Ok(())
+        self.launch(nest, &on)
     }
 
     fn assemble(&mut self, r: RegionId, n: Node, parts: &[Part]) -> Result<()> {
@@ -711,9 +760,8 @@ impl<'c, 'a> Emit<'c, 'a> {
     fn convert(&mut self, b: &BufView, dtype: DType) -> Result<BufView> {
         self.note(format!("converts an operand from {} to {dtype}", b.dtype));
         let to = self.alloc(dtype, &b.shape, Space::Device, "".into())?;
-        let (from, place) = (self.value(b)?, self.value(&to)?);
         let nest = nests::convert(&mut self.cx.out.dims, (b.dtype, &b.strides), (dtype, &to.strides), &b.shape);
-        self.push(HipOp::Launch(Arc::new(nest)), vec![Some(from), Some(place)], vec![]);
+        self.launch(nest, &[b.clone(), to.clone()])?;
         Ok(to)
     }
     fn to_device(&mut self, b: &BufView) -> Result<BufView> {

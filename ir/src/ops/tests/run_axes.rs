@@ -21,7 +21,7 @@ fn result(def: &OpDef, case: &Case, p: &mut Prepared) -> Result<Tensor, String> 
     let env = |s| values.get(&s).copied();
     let shape: Result<Vec<usize>, _> = shape.iter().map(|&d| p.dims.eval(d, &env).map(|n| n as usize)).collect();
     let x = p.tensors[0].clone().ok_or("no operand")?;
-    seen(&mut p.dims, &env, &x, &view, 0, &shape.map_err(|e| e.to_string())?)
+    seen(&mut p.dims, &env, &x, &view, 0, (x.dtype(), &shape.map_err(|e| e.to_string())?))
 }
 
 /// Runs a node whose integer operands are computed.
