@@ -365,7 +365,7 @@ fn expand_causal_conv(x: &mut Expansion) -> Result<Vec<Value>> {
         }
     };
     let all = x.concat(&[before, data], 2);
-    let y = x.own("DepthwiseConv", &[Some(all), Some(w), Some(x.input(2))], &[]);
+    let y = x.own("DepthwiseConv", &[Some(all), Some(w), x.input(2)], &[]);
     let y = if swish(x.attrs()) == Some(true) { x.op("Swish", &[y], &[]) } else { y };
     let (from, axis, end) = (x.extent(data, 2), x.ints(&[2]), x.ints(&[i64::MAX]));
     let last = x.op("Slice", &[all, from, end, axis], &[]);
