@@ -12,14 +12,26 @@ struct pk_keyed {
     pk_i64 at;
 };
 
+// By field: copies of whole elements become calls of memcpy.
+PK_FN pk_keyed pk_keyed_at(const pk_keyed *p) {
+    pk_keyed v;
+    v.key = p->key;
+    v.at = p->at;
+    return v;
+}
+PK_FN void pk_keyed_set(pk_keyed *p, pk_keyed v) {
+    p->key = v.key;
+    p->at = v.at;
+}
+
 // Of equal keys the first position is first: no two elements are equal, and the order is the only one.
 PK_FN bool pk_before(pk_keyed a, pk_keyed b) { return a.key < b.key || (a.key == b.key && a.at < b.at); }
 PK_FN void pk_order(pk_keyed *v, pk_i64 i, pk_i64 j, pk_i64 n) {
     if (j >= n) return;
-    pk_keyed a = v[i], b = v[j];
+    pk_keyed a = pk_keyed_at(v + i), b = pk_keyed_at(v + j);
     if (pk_before(a, b)) return;
-    v[i] = b;
-    v[j] = a;
+    pk_keyed_set(v + i, b);
+    pk_keyed_set(v + j, a);
 }
 // Pair t of the step that compares runs of `size` with themselves read backwards.
 PK_FN void pk_mirror(pk_keyed *v, pk_i64 t, pk_i64 size, pk_i64 n) {
@@ -66,7 +78,7 @@ hip_ep_argsort_u64(const pk_u64 *keys, pk_i64 *positions, pk_keyed *work, pk_i64
         PK_TILE_SYNC();
         pk_sort_chunk(lds, here);
         PK_ROLLED
-        for (pk_i64 i = pk_tid(); i < here; i += PK_SORTERS) work[base + i] = lds[i];
+        for (pk_i64 i = pk_tid(); i < here; i += PK_SORTERS) pk_keyed_set(work + base + i, pk_keyed_at(lds + i));
         PK_TILE_SYNC();
     }
     PK_ROLLED
@@ -85,11 +97,11 @@ hip_ep_argsort_u64(const pk_u64 *keys, pk_i64 *positions, pk_keyed *work, pk_i64
         for (pk_i64 base = 0; base < n; base += PK_CHUNK) {
             pk_i64 here = n - base < PK_CHUNK ? n - base : PK_CHUNK;
             PK_ROLLED
-            for (pk_i64 i = pk_tid(); i < here; i += PK_SORTERS) lds[i] = work[base + i];
+            for (pk_i64 i = pk_tid(); i < here; i += PK_SORTERS) pk_keyed_set(lds + i, pk_keyed_at(work + base + i));
             PK_TILE_SYNC();
             pk_merge_chunk(lds, PK_CHUNK / 2, here);
             PK_ROLLED
-            for (pk_i64 i = pk_tid(); i < here; i += PK_SORTERS) work[base + i] = lds[i];
+            for (pk_i64 i = pk_tid(); i < here; i += PK_SORTERS) pk_keyed_set(work + base + i, pk_keyed_at(lds + i));
             PK_TILE_SYNC();
         }
     }
@@ -109,27 +121,27 @@ hip_ep_argsort_u64_few(const pk_u64 *keys, pk_i64 *positions, pk_keyed *, pk_i64
     positions += row * k;
     pk_keyed *found = lds + PK_SORTERS;
     pk_i32 held = 0, tid = (pk_i32)pk_tid();
-    lds[tid] = last;
+    pk_keyed_set(lds + tid, last);
     pk_u64 next = tid < n ? keys[tid] : 0;
     PK_TILE_SYNC();
     PK_ROLLED
     for (pk_i64 base = 0; base < n; base += PK_SORTERS) {
         pk_keyed mine = {next, base + tid};
         if (mine.at + PK_SORTERS < n) next = keys[mine.at + PK_SORTERS];
-        bool counts = mine.at < n && pk_before(mine, lds[k - 1]);
+        bool counts = mine.at < n && pk_before(mine, pk_keyed_at(lds + k - 1));
         pk_u64 votes = pk_ballot(counts);
         pk_i32 before, all;
         pk_scan_waves<PK_SORTERS>((pk_i32)pk_popcount(votes), waves, before, all);
         if (held + all > PK_SORTERS) {
-            if (tid >= held) found[tid] = last;
+            if (tid >= held) pk_keyed_set(found + tid, last);
             PK_TILE_SYNC();
             pk_sort_chunk(lds, PK_CHUNK);
             held = 0;
         }
-        if (counts) found[held + before + (pk_i32)pk_popcount(votes & (((pk_u64)1 << pk_lane()) - 1))] = mine;
+        if (counts) pk_keyed_set(found + held + before + (pk_i32)pk_popcount(votes & (((pk_u64)1 << pk_lane()) - 1)), mine);
         held += all;
     }
-    if (tid >= held) found[tid] = last;
+    if (tid >= held) pk_keyed_set(found + tid, last);
     PK_TILE_SYNC();
     pk_sort_chunk(lds, PK_CHUNK);
     if (tid < k) positions[tid] = lds[tid].at + PK_SHIFT;
