@@ -21,9 +21,15 @@ def read(path):
     return tensor
 
 
+# Types of 4 and 2 bits, which cannot be handed over as arrays.
+PACKED = (21, 22, 23, 25, 26)
+
+
 def value(tensor):
+    if tensor.data_type in PACKED:
+        raise ValueError("an input with elements of less than a byte")
     array = numpy_helper.to_array(tensor)
-    if array.dtype.kind == "V" or tensor.data_type in (16, 17, 18, 19, 20, 21, 22, 23, 24):
+    if array.dtype.kind == "V" or tensor.data_type in (16, 17, 18, 19, 20, 24):
         # Types that numpy does not have: by their ONNX number.
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type)
     return ort.OrtValue.ortvalue_from_numpy(array)
@@ -33,6 +39,8 @@ def run(case):
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
+    # As the operators' text has it: rewriting quantised models has changed results.
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(str(case / "model.onnx"), options, providers=["CPUExecutionProvider"])
     data = case / "test_data_set_0"
     tensors = [read(p) for p in sorted(data.glob("input_*.pb"), key=lambda p: int(p.stem.split("_")[1]))]
@@ -41,6 +49,8 @@ def run(case):
     got = session.run_with_ort_values(names, {t.name: value(t) for t in tensors})
     outputs = []
     for want, v in zip(expected, got):
+        if want.data_type in PACKED:
+            raise ValueError("a result with elements of less than a byte")
         array = v.numpy()
         if v.element_type() != want.data_type:
             raise ValueError(f"{want.name} is of type {v.element_type()}, not {want.data_type}")

@@ -32,12 +32,17 @@ pub struct Args {
 
 /// Least share of models, in percent, that onnxruntime must run as well.
 const SHARED: usize = 60;
+/// Least share, in percent, of models that must pass: the others are refused with a reason, here and by onnxruntime.
+const PASSED: usize = 99;
 /// Of a full run: models, and how often each row must have come with each element type.
 const FULL: (usize, usize) = (20_000, 50);
 
 /// Operators of which onnxruntime is known to give something else than the text demands, and why.
 const DIFFERS: &[(&str, &str)] = &[
+    ("AffineGrid", "its function rounds to f16 at every step"),
     ("Cast", "2^-127 of f8e8m0 becomes false"),
+    ("ReduceProd", "integers beyond their range are left open"),
+    ("Resize", "which extent align_corners spans where the scale gives none is read in two ways"),
     ("ReduceLogSum", "an infinity as an integer is left open"),
     ("ReduceLogSumExp", "an infinity as an integer is left open"),
 ];
@@ -100,6 +105,7 @@ struct Totals {
     passed: usize,
     with_peer: usize,
     refused_here_alone: usize,
+    wrong: usize,
 }
 
 impl Totals {
@@ -107,6 +113,7 @@ impl Totals {
         self.n += 1;
         self.passed += usize::from(result["outcome"] == "pass");
         self.with_peer += usize::from(result["outcome"] == "pass" && with_peer);
+        self.wrong += usize::from(!["pass", "refused"].iter().any(|o| result["outcome"] == *o));
         self.refused_here_alone += usize::from(result["outcome"] == "refused" && with_peer);
     }
 }
@@ -235,8 +242,16 @@ fn report(
         t.with_peer * 100 / t.passed.max(1),
         t.refused_here_alone
     );
-    if t.passed < t.n {
-        bail!("{} models failed; they are in {}", t.n - t.passed, dir.display());
+    // What is refused with a reason is no wrong answer; what onnxruntime runs must not be refused.
+    if t.wrong + t.refused_here_alone > 0 {
+        bail!(
+            "{} models are wrong or refused here alone; they are in {}",
+            t.wrong + t.refused_here_alone,
+            dir.display()
+        );
+    }
+    if t.passed * 100 < t.n * PASSED {
+        bail!("fewer than {PASSED} % of the models passed; the others are in {}", dir.display());
     }
     if t.with_peer * 100 < t.passed * SHARED {
         bail!("fewer than {SHARED} % of the models ran in onnxruntime");

@@ -52,8 +52,8 @@ pub struct Sampler {
 
 /// Nodes of a model, at most; of those that no other implementation runs, whose rows would else come up too seldom.
 const NODES: (u64, u64) = (12, 20);
-/// Of four models, those made of what another implementation runs, where that is known.
-const SHARED: u64 = 3;
+/// Of eight models, those made of what another implementation runs, where that is known.
+const SHARED: u64 = 7;
 /// How often a model is begun before the pair that it began with is given up for this time.
 const TRIES: usize = 24;
 
@@ -83,7 +83,7 @@ impl Sampler {
     /// The next model: it begins with the pair drawn least often.
     pub fn sample(&mut self) -> Sample {
         loop {
-            let shared = self.pairs.known() && self.random.below(4) < SHARED;
+            let shared = self.pairs.known() && self.random.below(8) < SHARED;
             let first = self.pairs.least(shared, &mut self.random);
             for _ in 0..TRIES {
                 if let Some(mut s) = self.model(first, shared) {
@@ -148,8 +148,8 @@ impl Draft {
         let input = u32::try_from(self.inputs.len()).unwrap_or(u32::MAX);
         let mut shape: SmallVec<[_; 4]> = SmallVec::new();
         for (axis, &n) in t.shape().iter().enumerate() {
-            let dim = if symbols && self.dynamic && n != 1 && random.below(3) > 0 {
-                let name = if n == 0 { format!("empty{input}_{axis}") } else { format!("n{n}") };
+            let dim = if symbols && self.dynamic && n > 1 && random.below(3) > 0 {
+                let name = format!("n{n}");
                 match self.m.dims.find_symbol(&name) {
                     Some(s) => self.m.dims.sym_dim(s),
                     None => {
