@@ -217,15 +217,12 @@ pub(crate) fn movement_case(def: &OpDef, random: &mut Random) -> Option<String> 
             text += &format!(" kernel_shape=[{}] strides=[{}]", list(&kernel), list(&strides));
             // Pads below the kernel's extent, so that no window lies in padding alone.
             let below = |v: &[i64]| v.iter().zip(&kernel).map(|(&p, &k)| p.min(k - 1)).collect::<Vec<_>>();
-            // How much SAME pads is read in two ways where there are dilations, and where windows have gaps between them.
-            let gaps = kernel.iter().zip(&strides).any(|(k, s)| k < s);
-            let same = if gaps { 2 } else { random.below(3) };
-            match same {
+            match random.below(3) {
                 0 => text += " auto_pad=SAME_UPPER",
                 1 => text += " auto_pad=SAME_LOWER",
                 _ => text += &format!(" pads=[{}]", list(&[below(&begin), below(&end)].concat())),
             }
-            if def.slot("dilations").is_some() && same > 1 {
+            if def.slot("dilations").is_some() {
                 text += &format!(" dilations=[{}]", list(&dilations));
             }
             text

@@ -444,8 +444,14 @@ fn common(def: &OpDef, dtype: DType, case: &mut Case) -> bool {
         "Squeeze" => case.operands.len() > 1 || def.slot("axes").is_some_and(|slot| case.attrs.ints(slot).is_some()),
         // In which order they come.
         "TopK" => def.slot("sorted").and_then(|slot| case.attrs.int(slot)) != Some(0),
-        // How much SAME pads.
-        "LpPool" => says("auto_pad").is_none_or(|p| p == "NOTSET"),
+        // How much SAME pads where there are dilations, and where windows have gaps between them.
+        "Conv" | "ConvInteger" | "QLinearConv" | "MaxPool" | "AveragePool" | "LpPool"
+            if says("auto_pad").is_some_and(|p| p.starts_with("SAME")) =>
+        {
+            let ints = |name: &str| def.slot(name).and_then(|slot| case.attrs.ints(slot)).unwrap_or(&[]);
+            let gaps = ints("kernel_shape").iter().zip(ints("strides")).any(|(k, s)| k < s);
+            !empty && !gaps && ints("dilations").iter().all(|&d| d == 1)
+        }
         "Col2Im" | "AffineGrid" => false,
         // Whether positions count in the given shape or in the least one.
         "MaxUnpool" => case.operands.len() < 3,
