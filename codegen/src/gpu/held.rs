@@ -28,12 +28,22 @@ pub(super) struct Fit {
     n_strips: i64,
     /// Length of the row, where it is known.
     inner: Option<i64>,
+    /// Whether a row of any length is a number of whole strips, so that all threads agree on which there are.
+    whole: bool,
 }
 
 impl Fit {
     /// The longest row.
     pub fn capacity(&self, threads: i64) -> i64 {
-        self.n_strips * threads * i64::from(self.width)
+        self.n_strips * self.strip(threads)
+    }
+    /// Elements that `threads` threads take at once.
+    pub fn strip(&self, threads: i64) -> i64 {
+        threads * i64::from(self.width)
+    }
+    /// The same for rows that are a number of whole strips.
+    pub fn of_whole_strips(self) -> Fit {
+        Fit { whole: true, ..self }
     }
 }
 
@@ -55,10 +65,6 @@ impl<'c> Held<'c> {
     /// The elements of the current strip.
     pub fn current(&self) -> &[Kept<'c>] {
         self.strips.get(self.at).map_or(&[], Vec::as_slice)
-    }
-    /// Whether rows may turn out misaligned: where the length is known the rows' addresses still are not.
-    pub fn may_be_misaligned(&self) -> bool {
-        self.fit.inner.is_some()
     }
 }
 
@@ -130,7 +136,7 @@ impl<'c> Kernel<'_, '_, 'c> {
             None => (MOST / words.max(1)).min(MOST_STRIPS),
         };
         let fits = !loads.is_empty() && n_strips > 0 && words * n_strips <= MOST;
-        fits.then_some(Fit { loads, width, n_strips, inner })
+        fits.then_some(Fit { loads, width, n_strips, inner, whole: false })
     }
 
     /// Reads what later phases keep using.
@@ -226,16 +232,15 @@ impl<'c> Kernel<'_, '_, 'c> {
         let Some((fit, n)) = self.held.as_ref().map(|h| (&h.fit, h.n)) else {
             return Err("a strip of registers that are not held".into());
         };
-        let width = i64::from(fit.width);
-        let step = threads * width;
-        let q = e.add(e.mul(thread, e.c64(width)), e.c64(s * step));
+        let step = fit.strip(threads);
+        let q = e.add(e.mul(thread, e.c64(i64::from(fit.width))), e.c64(s * step));
         if fit.inner.is_some_and(|inner| (s + 1) * step <= inner) {
             let here = self.v.save();
             let out = body(self, q, &acc)?;
             self.v.restore(here);
             return Ok(out);
         }
-        let inside = e.icmp(IP::SLT, q, n);
+        let inside = if fit.whole { e.icmp(IP::SLT, e.c64(s * step), n) } else { e.icmp(IP::SLT, q, n) };
         self.guarded(inside, acc.clone(), &mut |k| body(k, q, &acc))
     }
 

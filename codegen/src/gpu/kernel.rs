@@ -18,7 +18,6 @@ use inkwell::module::Linkage;
 use inkwell::values::{BasicValue, FunctionValue, PointerValue};
 use inkwell::{AddressSpace, IntPredicate as IP};
 use ir::nest::{Access, Axis, ExprId, Nest, Phase, Term};
-use kernels::gpu::launch::MAX_BLOCKS;
 use kernels::gpu::{Arch, Schedule};
 use lower::host::{DimSource, KernelDef};
 use rustc_hash::FxHashMap;
@@ -154,6 +153,10 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
     pub(super) fn width(&self) -> u32 {
         self.plan.width
     }
+    /// Blocks between the points of a block and its next ones.
+    pub(super) fn max_blocks(&self) -> i64 {
+        i64::from(self.plan.launch.schedule.max_blocks())
+    }
     pub(super) fn axes(&self, s: Space) -> &'e [DimId] {
         match s {
             Space::Outer => &self.nest().outer,
@@ -221,7 +224,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         let e = self.e();
         let wide_thread = e.zext(self.thread, e.i64());
         let per_block = i64::from(self.plan.launch.points_per_block(self.w.arch.wave));
-        let stride = e.c64(per_block * i64::from(MAX_BLOCKS));
+        let stride = e.c64(per_block * self.max_blocks());
         let start = e.mul(self.block, e.c64(per_block));
         let points = self.points;
         match self.plan.launch.schedule {
@@ -315,7 +318,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         let n = self.points;
         let (block, width) = (i64::from(self.plan.launch.block), i64::from(self.width()));
         let own = e.mul(self.block, e.c64(block * width));
-        let stride = e.c64(i64::from(MAX_BLOCKS) * block * width);
+        let stride = e.c64(self.max_blocks() * block * width);
         self.guarded(e.icmp(IP::SLT, e.c64(0), n), vec![], &mut |k| {
             k.v.hoist(0)?;
             let mut wide = e.c64(0);
@@ -448,33 +451,8 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         let a = crate::nest::terms::load(self.nest().get(x)).ok_or("a wide load of no element")?;
         let p = self.v.address(Site::Load(x), a, Level::MAX)?;
         let d = self.nest().operands[usize::from(a.operand)].dtype;
-        let aligned = self.is_aligned();
-        let elements = self.either(aligned, &mut |wide| match wide {
-            true => vector::load(e, p, d, width),
-            false => vector::load_each(e, p, d, width),
-        })?;
+        let elements = vector::load(e, p, d, width)?;
         Ok(elements.into_iter().map(|v| scalar::from_memory(e, v, d)).collect())
-    }
-    /// Whether wide accesses may be used here: known where the loop was chosen for it, else a value.
-    fn is_aligned(&self) -> Option<I<'c>> {
-        self.held.as_ref().filter(|h| h.may_be_misaligned()).and(self.aligned)
-    }
-    /// What `make` gives where `cond` holds (or is not in question) and where it does not.
-    fn either(&self, cond: Option<I<'c>>, make: &mut dyn FnMut(bool) -> Why<Vec<Val<'c>>>) -> Why<Vec<Val<'c>>> {
-        let Some(cond) = cond else { return make(true) };
-        let e = self.e();
-        let (wide, single, after) = (e.block("wide"), e.block("single"), e.block("after"));
-        e.cond_br(cond, wide, single);
-        e.at(wide);
-        let a = make(true)?;
-        let from_wide = e.here();
-        e.br(after);
-        e.at(single);
-        let b = make(false)?;
-        let from_single = e.here();
-        e.br(after);
-        e.at(after);
-        Ok(e.merge([(from_wide, &a), (from_single, &b)]))
     }
     pub(super) fn set(&mut self, space: Space, idx: &[I<'c>]) {
         let to = if space == Space::Outer { &mut self.v.outer } else { &mut self.v.inner };
@@ -501,23 +479,13 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         })?;
         for ((place, (a, x)), lanes) in stores.iter().zip(&out) {
             let (from, d) = (nest.expr_dtype(*x), nest.operands[usize::from(a.operand)].dtype);
-            let each = || {
+            if width > 1 && self.plan.stores.contains(place) {
+                let values: Vec<_> = lanes.iter().map(|l| l.1).collect();
+                vector::store(e, lanes[0].0, from, d, &values);
+            } else {
                 for (p, v) in lanes {
                     e.store(*p, scalar::to_memory(e, *v, from, d));
                 }
-            };
-            if width > 1 && self.plan.stores.contains(place) {
-                let values: Vec<_> = lanes.iter().map(|l| l.1).collect();
-                self.either(self.is_aligned(), &mut |wide| {
-                    if wide {
-                        vector::store(e, lanes[0].0, from, d, &values)
-                    } else {
-                        each()
-                    }
-                    Ok(vec![])
-                })?;
-            } else {
-                each();
             }
         }
         Ok(())

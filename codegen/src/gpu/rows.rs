@@ -6,39 +6,33 @@ use crate::gpu::kernel::{FIXED, Kernel, Space};
 use crate::gpu::schedule::{self, WAVE_INNER};
 use crate::scalar::{Val, Why};
 use inkwell::IntPredicate as IP;
+use inkwell::basic_block::BasicBlock;
 use ir::nest::Phase;
 use kernels::gpu::Schedule;
-use kernels::gpu::launch::MAX_BLOCKS;
 
 impl<'c> Kernel<'_, '_, 'c> {
-    /// Rows of known length are taken in one way. The length of others is known now: rows that fit are kept in registers, waves take
-    /// short ones; blocks that are too many then end at once.
+    /// Rows of known length are taken in one way, or in two where only the addresses tell whether wide accesses are aligned. The length
+    /// of others is known now: rows that fit are kept in registers, waves take short ones; blocks that are too many then end at once.
     pub(super) fn row_schedules(&mut self, thread: I<'c>) -> Why<()> {
         let e = self.e();
+        let after = e.block("rows_done");
         let planned = self.plan.launch.schedule;
+        let threads = self.threads(planned);
         if !self.plan.any_length {
-            let fit = self.fit(self.threads(planned), self.width());
-            return self.rows(planned, fit, thread);
+            let fit = self.fit(threads, self.width());
+            let wide = fit.as_ref().is_some_and(|f| f.width > 1);
+            if let Some(aligned) = self.aligned.filter(|_| wide) {
+                self.way(Some(aligned), planned, fit, thread, after)?;
+                let fit = self.fit(threads, 1);
+                self.way(None, planned, fit, thread, after)?;
+            } else {
+                self.way(None, planned, fit, thread, after)?;
+            }
+            e.at(after);
+            return Ok(());
         }
         let n = self.count(&self.nest().inner)?;
         let waves_may = self.plan.waves_may;
-        let after = e.block("rows_done");
-        let way = |k: &mut Self, cond: Option<I<'c>>, schedule: Schedule, fit: Option<Fit>| -> Why<()> {
-            let (here, otherwise) = (e.block("way"), cond.map(|_| e.block("otherwise")));
-            match cond.zip(otherwise) {
-                Some((c, otherwise)) => e.cond_br(c, here, otherwise),
-                None => e.br(here),
-            };
-            e.at(here);
-            let saved = k.v.save();
-            k.rows(schedule, fit, thread)?;
-            k.v.restore(saved);
-            e.br(after);
-            if let Some(b) = otherwise {
-                e.at(b);
-            }
-            Ok(())
-        };
         let mut fits = false;
         for width in if self.width() > 1 { vec![self.width(), 1] } else { vec![1] } {
             for schedule in [Schedule::WavePerPoint, Schedule::BlockPerPoint] {
@@ -48,17 +42,47 @@ impl<'c> Kernel<'_, '_, 'c> {
                 let most = e.icmp(IP::SLE, n, e.c64(fit.capacity(threads)));
                 let mut c = e.and(e.icmp(IP::SGT, n, e.c64(0)), most);
                 if let Some(aligned) = self.aligned.filter(|_| width > 1) {
-                    let whole = e.icmp(IP::EQ, e.and(n, e.c64(i64::from(width) - 1)), e.c64(0));
-                    c = e.and(e.and(c, aligned), whole);
+                    c = e.and(c, aligned);
+                    let multiple = |of: i64| e.icmp(IP::EQ, e.and(n, e.c64(of - 1)), e.c64(0));
+                    let whole = e.and(c, multiple(fit.strip(threads)));
+                    self.way(Some(whole), schedule, Some(fit.clone().of_whole_strips()), thread, after)?;
+                    c = e.and(c, multiple(i64::from(width)));
                 }
-                way(self, Some(c), schedule, Some(fit))?;
+                self.way(Some(c), schedule, Some(fit), thread, after)?;
             }
         }
         if waves_may && !fits {
-            way(self, Some(e.icmp(IP::SLE, n, e.c64(WAVE_INNER))), Schedule::WavePerPoint, None)?;
+            let short = e.icmp(IP::SLE, n, e.c64(WAVE_INNER));
+            self.way(Some(short), Schedule::WavePerPoint, None, thread, after)?;
         }
-        way(self, None, Schedule::BlockPerPoint, None)?;
+        self.way(None, Schedule::BlockPerPoint, None, thread, after)?;
         e.at(after);
+        Ok(())
+    }
+
+    /// Takes all points in this way where `cond` holds, and goes on to `after`; code for where it does not follows.
+    fn way(
+        &mut self,
+        cond: Option<I<'c>>,
+        schedule: Schedule,
+        fit: Option<Fit>,
+        thread: I<'c>,
+        after: BasicBlock<'c>,
+    ) -> Why<()> {
+        let e = self.e();
+        let (here, otherwise) = (e.block("way"), cond.map(|_| e.block("otherwise")));
+        match cond.zip(otherwise) {
+            Some((c, otherwise)) => e.cond_br(c, here, otherwise),
+            None => e.br(here),
+        };
+        e.at(here);
+        let saved = self.v.save();
+        self.rows(schedule, fit, thread)?;
+        self.v.restore(saved);
+        e.br(after);
+        if let Some(b) = otherwise {
+            e.at(b);
+        }
         Ok(())
     }
 
@@ -81,7 +105,7 @@ impl<'c> Kernel<'_, '_, 'c> {
         };
         let within = e.and(thread, e.c64(threads - 1));
         let start = e.add(e.mul(self.block, e.c64(per_block)), group);
-        let stride = e.c64(per_block * i64::from(MAX_BLOCKS));
+        let stride = e.c64(per_block * self.max_blocks());
         self.looped(start, self.points, stride, vec![], &mut |k, p, _| {
             k.point(p)?;
             k.shared_point(within, threads, None, fit.clone())?;

@@ -61,12 +61,6 @@ pub(crate) fn load<'c>(e: &Em<'_, 'c>, p: PointerValue<'c>, d: DType, width: u32
     Ok(out)
 }
 
-/// The same by single loads, from any address.
-pub(crate) fn load_each<'c>(e: &Em<'_, 'c>, p: PointerValue<'c>, d: DType, width: u32) -> Why<Vec<Val<'c>>> {
-    let t = scalar::memory_type(e, d)?;
-    Ok((0..width).map(|i| e.load(t, e.gep(t, p, e.c64(i64::from(i))))).collect())
-}
-
 /// Two f32 as a word of f16, the first in its low half: one instruction where there is one.
 fn pair_of_halves<'c>(e: &Em<'_, 'c>, low: Val<'c>, high: Val<'c>) -> I<'c> {
     let args = [high.into_float_value().into(), low.into_float_value().into()];
