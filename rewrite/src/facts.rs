@@ -34,7 +34,7 @@ pub struct Data {
 impl Data {
     /// Only a type is known.
     pub fn of_type(ty: Type) -> Data {
-        Data { ty: Arc::new(ty), outs: None, values: None, konst: None, range: (f64::NEG_INFINITY, f64::INFINITY) }
+        Data { ty: Arc::new(ty), outs: None, values: None, konst: None, range: ALL }
     }
 }
 
@@ -62,6 +62,16 @@ pub struct Facts {
     absent: Option<Id>,
     small: FxHashMap<(DType, SmallVec<[usize; 4]>, Vec<u8>), ConstId>,
     newest: FxHashMap<(&'static str, &'static str), OpId>,
+}
+
+/// Bounds of what may be anything.
+const ALL: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
+
+fn least(v: &[f64]) -> f64 {
+    v.iter().copied().fold(f64::INFINITY, f64::min)
+}
+fn greatest(v: &[f64]) -> f64 {
+    v.iter().copied().fold(f64::NEG_INFINITY, f64::max)
 }
 
 /// Constants up to this size are one constant when their content is equal.
@@ -155,9 +165,10 @@ impl Facts {
             (_, Some(v)) => (v, v),
             (Some(t), _) if n > 0 && !matches!(dtype, DType::C64 | DType::C128) => {
                 let v = t.to_f64_vec();
-                (v.iter().copied().fold(f64::INFINITY, f64::min), v.iter().copied().fold(f64::NEG_INFINITY, f64::max))
+                // Elements that are NaN have no bounds, and equal bounds would say that all elements are one number.
+                if v.iter().any(|x| x.is_nan()) { ALL } else { (least(&v), greatest(&v)) }
             }
-            _ => (f64::NEG_INFINITY, f64::INFINITY),
+            _ => ALL,
         };
         let dims: Shape = shape.iter().map(|&d| self.dims.constant(i64::try_from(d).unwrap_or(i64::MAX))).collect();
         let values = ints.map(|v| v.into_iter().map(|x| self.dims.constant(x)).collect());
@@ -250,35 +261,31 @@ impl Facts {
     }
 }
 
-/// Bounds of an operator's result from its name and the bounds of its operands.
-fn range_of(name: &str, kids: &[Data]) -> (f64, f64) {
-    let all = (f64::NEG_INFINITY, f64::INFINITY);
-    let k = |i: usize| kids.get(i).map_or(all, |d| d.range);
+/// Bounds of an operator's result from its name and the bounds of its operands, `None` for absent ones. Integers may wrap.
+fn range_of(name: &str, is_float: bool, kids: &[Option<(f64, f64)>]) -> (f64, f64) {
+    let k = |i: usize| kids.get(i).copied().flatten().unwrap_or(ALL);
     match name {
         "Relu" => (k(0).0.max(0.0), k(0).1.max(0.0)),
-        "Sigmoid" | "HardSigmoid" | "Softmax" => (0.0, 1.0),
-        "Tanh" | "Erf" | "Sin" | "Cos" => (-1.0, 1.0),
-        "Exp" | "Sqrt" | "Abs" | "Softplus" | "ReduceL2" | "ReduceSumSquare" => (0.0, f64::INFINITY),
+        "Sigmoid" | "HardSigmoid" | "Softmax" if is_float => (0.0, 1.0),
+        "Tanh" | "Erf" | "Sin" | "Cos" if is_float => (-1.0, 1.0),
+        "Exp" | "Sqrt" | "Abs" | "Softplus" | "ReduceL2" | "ReduceSumSquare" if is_float => (0.0, f64::INFINITY),
         "MaxPool" | "Reshape" | "Transpose" | "Squeeze" | "Unsqueeze" | "Flatten" | "Identity" | "Slice" | "Expand"
-        | "Gather" | "AveragePool" | "GlobalAveragePool" | "GlobalMaxPool" => k(0),
-        "Concat" | "Max" if !kids.is_empty() => kids.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |r, d| {
-            if name == "Max" && r.0 <= r.1 {
-                (r.0.max(d.range.0), r.1.max(d.range.1))
-            } else {
-                (r.0.min(d.range.0), r.1.max(d.range.1))
-            }
-        }),
-        "Add" if k(0).0 >= 0.0 && k(1).0 >= 0.0 => (0.0, f64::INFINITY),
-        "Mul" if k(0).0 >= 0.0 && k(1).0 >= 0.0 => (0.0, f64::INFINITY),
-        "Clip" => {
-            let (lo, hi) = (k(1), k(2));
-            if kids.len() > 1 {
-                (lo.0.max(k(0).0), if kids.len() > 2 { hi.1.min(k(0).1) } else { k(0).1 })
-            } else {
-                k(0)
-            }
+        | "Gather" | "GlobalAveragePool" | "GlobalMaxPool" => k(0),
+        // Paddings may count.
+        "AveragePool" => (k(0).0.min(0.0), k(0).1.max(0.0)),
+        "Concat" if !kids.is_empty() => {
+            (0..kids.len()).map(k).reduce(|r, s| (r.0.min(s.0), r.1.max(s.1))).unwrap_or(ALL)
         }
-        _ => all,
+        "Max" if !kids.is_empty() => (0..kids.len()).map(k).reduce(|r, s| (r.0.max(s.0), r.1.max(s.1))).unwrap_or(ALL),
+        "Add" | "Mul" if is_float && k(0).0 >= 0.0 && k(1).0 >= 0.0 => (0.0, f64::INFINITY),
+        // min(max(x, lo), hi), also where lo > hi
+        "Clip" if kids.len() > 1 => {
+            let bound = |i: usize, free: f64| kids.get(i).copied().flatten().unwrap_or((free, free));
+            let (lo, hi) = (bound(1, f64::NEG_INFINITY), bound(2, f64::INFINITY));
+            (k(0).0.max(lo.0).min(hi.0), k(0).1.max(lo.1).min(hi.1))
+        }
+        "Clip" => k(0),
+        _ => ALL,
     }
 }
 
@@ -367,7 +374,8 @@ fn complete(eg: &mut Graph, node: &ENode, mut d: Data) -> Data {
     let Head::Op { op, .. } = node.head else { return d };
     let (kids, absent) = operands(eg, node);
     let name = eg.analysis.registry[op].name;
-    let r = range_of(name, &kids);
+    let ranges: SmallVec<[_; 4]> = kids.iter().zip(&absent).map(|(d, no)| (!no).then_some(d.range)).collect();
+    let r = range_of(name, d.ty.dtype().is_some_and(DType::is_float), &ranges);
     d.range = (d.range.0.max(r.0), d.range.1.min(r.1));
     if d.konst.is_none() && eg.analysis.fold {
         d.konst = fold::fold(&mut eg.analysis, node, &kids, &absent, &d);

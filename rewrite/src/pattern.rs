@@ -21,6 +21,7 @@ use ir::attrs::{Attr, F32};
 use ir::{OpDef, OpId, Registry};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
+use tensor::{DType, Tensor};
 
 /// A compiled pattern.
 #[derive(Clone, Debug)]
@@ -186,8 +187,19 @@ struct Search<'e> {
 /// Stands for the elementwise operators with one operand.
 const UNARY: &str = "unary";
 
-/// Relative difference at which a constant still counts as the one in a pattern (exporters write 1.4142135).
-const CONST_REL: f64 = 1e-5;
+/// Whether a constant `have` of type `dtype` is the number `want` of a pattern. A number that every float type holds is that number
+/// alone. Others are rounded: in f32 also to the decimals that exporters write (1.4142135), else as the type rounds.
+fn is_number(dtype: DType, have: f64, want: f64) -> bool {
+    const HALF_DIGITS: u64 = (1 << (52 - 10)) - 1;
+    let off = (have - want).abs();
+    match dtype {
+        _ if want.to_bits() & HALF_DIGITS == 0 => off == 0.0,
+        DType::F64 => off <= 4.0 * f64::EPSILON * want.abs(),
+        DType::F32 => off <= 1e-6 * want.abs(),
+        d if d.is_float() => Tensor::from_f64_as(d, &[], &[want]).to_f64_vec() == [have],
+        _ => off == 0.0,
+    }
+}
 
 impl Search<'_> {
     fn go(&mut self, goal: Option<&Goal<'_>>, mut m: Match, root: bool) {
@@ -219,12 +231,7 @@ impl Search<'_> {
                 if lo != hi {
                     return;
                 }
-                let rel = match self.eg.analysis.consts[c].dtype {
-                    d if !d.is_float() => 0.0,
-                    d if d.bits() < 32 => 1e-3,
-                    _ => CONST_REL,
-                };
-                if (lo - want).abs() <= rel * want.abs() {
+                if is_number(self.eg.analysis.consts[c].dtype, lo, *want) {
                     self.go(g.next, m, false);
                 } else if self.near && m.off.is_none() {
                     m.off = Some(format!("a constant is {lo}, not {want}"));
@@ -325,9 +332,7 @@ impl Search<'_> {
 /// Whether an attribute has the value in a pattern; floats are compared as constants are.
 fn attr_is(have: &Attr, want: &Attr) -> bool {
     match (have, want) {
-        (Attr::Float(a), Attr::Float(b)) => {
-            (f64::from(a.get()) - f64::from(b.get())).abs() <= CONST_REL * f64::from(b.get()).abs()
-        }
+        (Attr::Float(a), Attr::Float(b)) => is_number(DType::F32, a.get().into(), b.get().into()),
         (Attr::Absent, Attr::Str(s)) => s.is_empty(),
         _ => have == want,
     }

@@ -4,7 +4,7 @@ use crate::facts::{Data, Graph, is_absent};
 use crate::lang::{ENode, Head};
 use crate::pattern::{AttrPat, Match, Pat, Pattern, PatternError};
 use egg::Id;
-use ir::attrs::{Attr, Attrs};
+use ir::attrs::{Attr, Attrs, F32};
 use ir::consts::{Const, ConstId};
 use ir::{OpDef, OpId, Registry, Shape, Type};
 use smallvec::SmallVec;
@@ -230,6 +230,17 @@ impl Cx<'_> {
     /// The value, when it is a constant of one element.
     pub fn scalar(&self, id: Id) -> Option<f64> {
         (self.konst(id)?.n_elems() == 1).then(|| self.splat(id)).flatten()
+    }
+    /// A number as an attribute, which is f32, of a node that computes in the element type of `of`.
+    ///
+    /// # Errors
+    /// When the rounding would show: in f64.
+    pub fn attr_of(&self, of: Id, v: f64) -> Result<Attr, Skip> {
+        let single = v as f32;
+        if self.dtype(of) == Some(DType::F64) && f64::from(single) != v {
+            return miss(format!("an attribute, which is f32, does not hold {v}"));
+        }
+        Ok(Attr::Float(F32::new(single)))
     }
     /// Its elements, when they are known integers.
     pub fn ints(&self, id: Id) -> Option<Vec<i64>> {

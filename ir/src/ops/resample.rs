@@ -110,9 +110,12 @@ pub(super) fn resample(c: &mut NodeCtx, how: &Resize, along: &[Along]) -> Plan<N
     let n_taps = if how.mode == Mode::Linear { 2 } else { 4 };
     let few =
         u32::try_from(lanes.len()).ok().and_then(|k| usize::checked_pow(n_taps, k)).is_some_and(|n| n <= WRITTEN_OUT);
-    let v = if lanes.is_empty() || (few && !how.antialias) {
+    let v = if whole && few {
+        let taps: Vec<_> = lanes.iter().map(|l| (l.axis, between(&mut b, l))).collect();
+        products(&mut b, &mut at, &taps)?
+    } else if lanes.is_empty() || (few && !how.antialias) {
         let taps: Vec<_> = lanes.iter().map(|l| (l.axis, written_taps(&mut b, l, how.mode, t))).collect();
-        if whole { products(&mut b, &mut at, &taps)? } else { blend(&mut b, &mut at, &taps, t)? }
+        blend(&mut b, &mut at, &taps, t)?
     } else {
         reduced(&mut b, at, &lanes, how, t)?
     };
@@ -348,8 +351,17 @@ fn written_taps(b: &mut Builder, lane: &Lane, mode: Mode, t: DType) -> SmallVec<
     places.into_iter().zip(weights).map(tap).collect()
 }
 
+/// The two elements that a coordinate is between, which are one beyond the ends, with linear weights in f32.
+fn between(b: &mut Builder, lane: &Lane) -> [Tap; 2] {
+    let (floor, part) = split(b, lane.at);
+    let (part, one) = (cast(b, part, F32), float(b, 1.0));
+    let next = b.bin(BinOp::Add, floor, one);
+    let (places, weights) = ([floor, next], linear_weights(b, part));
+    [0, 1].map(|k| Tap { index: index(b, places[k], lane.n), weight: weights[k], inside: None })
+}
+
 /// The weighted sum as the reference takes it for whole numbers: each product of all weights times an element, the last axis fastest.
-fn products(b: &mut Builder, at: &mut [Coord], axes: &[(usize, SmallVec<[Tap; 4]>)]) -> Plan<ExprId> {
+fn products(b: &mut Builder, at: &mut [Coord], axes: &[(usize, [Tap; 2])]) -> Plan<ExprId> {
     let (half, mut sum) = (float(b, 0.5), None);
     for corner in 0..1usize << axes.len() {
         let mut weight = None;

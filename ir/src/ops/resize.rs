@@ -99,6 +99,9 @@ const LATE: OpDef = OpDef {
         "[2,3,4];_;f32[2]{1.5,2} axes=[2,-2]",
         "[2,5,4];_;_;i64[2]{9,3} axes=[1,2] keep_aspect_ratio_policy=not_larger",
         "[2,5,4];_;_;i64[2]{7,3} axes=[1,2] keep_aspect_ratio_policy=not_smaller mode=linear",
+        // In f32, 9·0.57142854 + 2·0.42857146 is below 6; by halves of each product it is 6.
+        "[1,5,4]{9,9,9,9,9,9,9,9,9,9,9,9,9,9,9,9,2,2,2,2};_;_;i64[2]{7,3} axes=[1,2] \
+         keep_aspect_ratio_policy=not_smaller mode=linear",
         "[2,7,6];_;f32[2]{0.4,0.7} axes=[1,2] mode=linear antialias=1",
         "[2,7,6];_;_;i64[2]{3,8} axes=[1,2] mode=cubic antialias=1",
         "[7,6];_;_;i64[2]{3,4} mode=cubic antialias=1 exclude_outside=1",

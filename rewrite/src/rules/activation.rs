@@ -4,7 +4,8 @@ use crate::lang::ENode;
 use crate::rule;
 use crate::rule::{Cx, Rule, Skip, miss};
 use egg::Id;
-use ir::attrs::{Attr, F32};
+use ir::attrs::Attr;
+use tensor::DType;
 
 /// 1 + erf(x / √2)
 macro_rules! erf1 {
@@ -56,7 +57,8 @@ pub const RULES: &[Rule] = &[
     rule!("hard-sigmoid", Reassoc, idiom [
               "(Div (Clip@c (Add~ ?x 3) ..) 6)", "(Mul~ (Clip@c (Add~ ?x 3) ..) 0.16666666666666666)",
           ] => text "(HardSigmoid{alpha=0.16666666666666666 beta=0.5} ?x)",
-          if "it clips to 0 … 6", |cx, m| clip_bounds(cx, m.node("c")) == Some((0.0, 6.0));
+          if "it clips to 0 … 6", |cx, m| clip_bounds(cx, m.node("c")) == Some((0.0, 6.0)),
+          if "an attribute holds a sixth as precisely", |cx, m| cx.dtype(m.root) != Some(DType::F64);
           "x:f32[a,b] @c/1:f32[]=0 @c/2:f32[]=6"),
     // hardswish(x) = x·hardsigmoid(x) = x·clip(x + 3, 0, 6) / 6
     rule!("hard-swish", Reassoc, idiom [
@@ -68,11 +70,13 @@ pub const RULES: &[Rule] = &[
           "x:f32[a,b] @c/1:f32[]=0 @c/2:f32[]=6"),
     rule!("hard-swish-of-sigmoid", Reassoc, law [
               "(Mul~ ?x (HardSigmoid{alpha=0.16666666666666666 beta=0.5} ?x))",
-          ] => text "(HardSwish ?x)";
+          ] => text "(HardSwish ?x)",
+          if "an attribute holds a sixth as precisely", |cx, m| cx.dtype(m.root) != Some(DType::F64);
           "x:f32[a,b]"),
     // clip(x, 0, ∞) = max(x, 0)
     rule!("clip-is-relu", Exact, law ["(Clip@c ?x ..)"] => text "(Relu ?x)",
-          if "it clips to 0 … ∞", |cx, m| clip_bounds(cx, m.node("c")) == Some((0.0, f64::INFINITY));
+          if "it clips to 0 … ∞", |cx, m| clip_bounds(cx, m.node("c")) == Some((0.0, f64::INFINITY)),
+          if "the elements have signs", |cx, m| cx.dtype(m.root).is_some_and(DType::is_signed);
           "x:f32[a,b] @c/1:f32[]=0"),
 ];
 
@@ -89,10 +93,10 @@ pub(crate) fn clip_bounds(cx: &Cx<'_>, c: &ENode) -> Option<(f64, f64)> {
 }
 
 /// An activation as an epilogue: its name, and two parameters for those that have them.
-pub(crate) struct Activation(&'static str, Option<(f32, f32)>);
+pub(crate) struct Activation(&'static str, Option<(Attr, Attr)>);
 
-/// The epilogue that applies what node `f` does.
-pub(crate) fn activation(cx: &Cx<'_>, f: &ENode) -> Result<Activation, Skip> {
+/// The epilogue that applies what node `f`, of class `of`, does.
+pub(crate) fn activation(cx: &Cx<'_>, f: &ENode, of: Id) -> Result<Activation, Skip> {
     let name = cx.def(f).map_or("", |d| d.name);
     Ok(match name {
         "Relu" => Activation("relu", None),
@@ -103,10 +107,11 @@ pub(crate) fn activation(cx: &Cx<'_>, f: &ENode) -> Result<Activation, Skip> {
         "Gelu" => Activation("gelu", None),
         "HardSigmoid" => {
             let (a, b) = (cx.attr_float(f, "alpha").unwrap_or(0.2), cx.attr_float(f, "beta").unwrap_or(0.5));
-            Activation("hard_sigmoid", Some((a, b)))
+            Activation("hard_sigmoid", Some((cx.attr_of(of, a.into())?, cx.attr_of(of, b.into())?)))
         }
         "Clip" => match clip_bounds(cx, f) {
-            Some((lo, hi)) => Activation("clip", Some((lo as f32, hi as f32))),
+            Some((lo, hi)) if lo <= hi => Activation("clip", Some((cx.attr_of(of, lo)?, cx.attr_of(of, hi)?))),
+            Some(_) => return miss("the bounds are in the wrong order"),
             None => return miss("the bounds are computed"),
         },
         _ => return Err(Skip::No),
@@ -120,9 +125,9 @@ pub(crate) fn set_activation(cx: &mut Cx<'_>, n: &ENode, act: &Activation) -> Re
     }
     let kids = n.kids.to_vec();
     let mut change = vec![("activation", Attr::Str(act.0.into()))];
-    if let Some((lo, hi)) = act.1 {
-        change.push(("act_lo", Attr::Float(F32::new(lo))));
-        change.push(("act_hi", Attr::Float(F32::new(hi))));
+    if let Some((lo, hi)) = &act.1 {
+        change.push(("act_lo", lo.clone()));
+        change.push(("act_hi", hi.clone()));
     }
     cx.with_attrs(n, &change, &kids)
 }

@@ -4,8 +4,8 @@ use crate::pattern::Match;
 use crate::rule;
 use crate::rule::{Cx, Rule, Skip, miss};
 use egg::Id;
-use tensor::DimId;
 use tensor::dims::Proof;
+use tensor::{DType, DimId, Tensor};
 
 fn keeps_type(cx: &mut Cx<'_>, m: &Match) -> bool {
     cx.same_type(m.v("x"), m.root)
@@ -63,6 +63,18 @@ fn idempotent(_: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     m.root_node.as_ref().map(|n| n.kids[0]).ok_or(Skip::No)
 }
 
+/// Whether a float type holds `v` with all its digits: neither 0 nor subnormal nor infinite.
+fn is_normal(dtype: DType, v: f64) -> bool {
+    let least = match dtype {
+        DType::F64 => f64::MIN_POSITIVE,
+        DType::F32 | DType::BF16 => f32::MIN_POSITIVE.into(),
+        DType::F16 => 2f64.powi(-14),
+        _ => return false,
+    };
+    let held = Tensor::from_f64_as(dtype, &[], &[v]).to_f64_vec();
+    held.iter().all(|h| h.is_finite() && h.abs() >= least)
+}
+
 fn scale_twice(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     let dtype = cx.dtype(m.root).filter(|d| d.is_float()).ok_or(Skip::No)?;
     let mut scale = 1.0;
@@ -72,8 +84,7 @@ fn scale_twice(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
             scale *= if inverse { 1.0 / v } else { v };
         }
     }
-    let single = scale as f32;
-    if !single.is_normal() {
+    if !is_normal(dtype, scale) {
         return miss("the product of the constants is not a normal number");
     }
     let x = m.v("x");

@@ -299,7 +299,7 @@ fn conv_as_fused(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
 
 fn conv_activation(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     let (c, f) = (m.node("c").clone(), m.node("f").clone());
-    let act = activation(cx, &f)?;
+    let act = activation(cx, &f, m.root)?;
     set_activation(cx, &c, &act)
 }
 
@@ -308,7 +308,8 @@ fn conv_residual(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     if !cx.attr_str(&c, "activation").is_empty() {
         return Err(Skip::No);
     }
-    if cx.is_const(r) || !cx.same_type(r, m.root) {
+    let product = cx.eg.lookup(c.clone()).ok_or(Skip::No)?;
+    if cx.is_const(r) || !cx.same_type(r, m.root) || !cx.same_type(product, m.root) {
         return Err(Skip::No);
     }
     let b = m.v("b");

@@ -92,7 +92,8 @@ fn scale(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     if !plain(cx, &p) || !(alpha as f32).is_normal() || !cx.same_type(product, m.root) {
         return Err(Skip::No);
     }
-    cx.with_attrs(&p, &[("alpha", Attr::Float(F32::new(alpha as f32)))], &[m.v("a"), m.v("b")])
+    let alpha = cx.attr_of(m.root, alpha)?;
+    cx.with_attrs(&p, &[("alpha", alpha)], &[m.v("a"), m.v("b")])
 }
 
 fn residual(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
@@ -109,7 +110,7 @@ fn residual(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
 
 fn matmul_activation(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     let (p, f) = (m.node("p").clone(), m.node("f").clone());
-    let act = activation(cx, &f)?;
+    let act = activation(cx, &f, m.root)?;
     set_activation(cx, &p, &act)
 }
 

@@ -5,7 +5,7 @@ use crate::pattern::Match;
 use crate::rule;
 use crate::rule::{Cx, Rule, Skip, miss};
 use egg::Id;
-use ir::attrs::{Attr, F32};
+use ir::attrs::Attr;
 use ir::consts::{Const, ConstData};
 
 /// x - mean(x)
@@ -79,9 +79,9 @@ fn mean_axis(cx: &Cx<'_>, mean: &ENode, x: Id) -> Result<usize, Skip> {
     Ok(first)
 }
 
-fn epsilon(cx: &Cx<'_>, e: Id) -> Result<f32, Skip> {
+fn epsilon(cx: &Cx<'_>, e: Id, of: Id) -> Result<Attr, Skip> {
     match cx.scalar(e) {
-        Some(v) if v >= 0.0 => Ok(v as f32),
+        Some(v) if v >= 0.0 => cx.attr_of(of, v),
         _ => miss("epsilon is not a constant"),
     }
 }
@@ -108,10 +108,10 @@ fn core(cx: &mut Cx<'_>, m: &Match, op: &str) -> Result<Id, Skip> {
     {
         return miss("mean and variance are over different axes");
     }
-    let e = epsilon(cx, m.v("e"))?;
+    let e = epsilon(cx, m.v("e"), x)?;
     let g = ones(cx, x, first)?;
     let axis = first as i64 - cx.rank(x).unwrap_or(0) as i64;
-    cx.add(op, &[("axis", Attr::Int(axis)), ("epsilon", Attr::Float(F32::new(e)))], &[x, g])
+    cx.add(op, &[("axis", Attr::Int(axis)), ("epsilon", e)], &[x, g])
 }
 
 fn layernorm_core(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
