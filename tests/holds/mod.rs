@@ -1,5 +1,6 @@
 //! One module per promise.
 
+mod almost;
 mod bitcode;
 mod cases;
 mod constants;
