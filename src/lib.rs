@@ -10,7 +10,8 @@
 //! let session = CompiledModel::load("model.hipep")?.session(DeviceKind::Cpu, Default::default())?;
 //! let x = Tensor::from_f32(&[1, 4], &[1.0, 2.0, 3.0, 4.0]);
 //! let (outputs, report) = session.collect(&RunInputs::in_order(&[x]), &Default::default())?;
-//! println!("{outputs:?}, {} kernels", report.counters.launches);
+//! let counts = report.counters;
+//! println!("{outputs:?}, {} generated kernels, {} of the catalog", counts.launches, counts.kernel_calls);
 //! # Ok(())
 //! # }
 //! ```
@@ -18,7 +19,7 @@
 //! This crate holds no algorithm: import and IR are in `ir`, the e-graph in `rewrite`, lowering and planning in `lower`, LLVM in
 //! `codegen`, devices in `runtime`; they are re-exported here under their names. Errors are [`Diagnostic`]s. Libraries log through
 //! `tracing`, never print and never exit.
-#![deny(missing_docs)]
+#![deny(missing_docs, clippy::print_stdout)]
 #![deny(unsafe_code)]
 
 mod compiler;

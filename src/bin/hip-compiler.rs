@@ -1,9 +1,11 @@
 //! Compiles an ONNX model (or a module in text form) to an artifact and its constants.
+#![deny(clippy::print_stdout)] // `say!` does not panic
 
 use clap::{Parser, ValueEnum};
-use hip_ep::tool;
+use hip_ep::ir::generate::SPECS;
 use hip_ep::tool::sabotage::{self, Choice};
 use hip_ep::{CompileOptions, Compiler, Constants, Diagnostic, ErrorKind, Result, Target};
+use hip_ep::{say, tool};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -14,8 +16,7 @@ struct Cli {
     /// ONNX file, or a module in text form (.hir, .txt).
     #[arg(required_unless_present_any = ["docs", "generate"], conflicts_with = "generate")]
     model: Option<PathBuf>,
-    /// Take a generated model instead of a file: dag:NODES:SEED, chain:NODES or decoder:LAYERS.
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", help = format!("Take a generated model instead of a file: {SPECS}"))]
     generate: Option<String>,
     /// The artifact; by default the model's name with the extension hipep (or so).
     #[arg(short, long)]
@@ -99,7 +100,7 @@ fn check_output(output: &Path, model: Option<&Path>) -> Result<()> {
 
 fn run(cli: &Cli) -> Result<bool> {
     if cli.docs.is_some() {
-        print!("{}", CompileOptions::render_markdown());
+        tool::print(CompileOptions::render_markdown().as_bytes());
         return Ok(true);
     }
     let model = match (&cli.generate, &cli.model) {
@@ -124,6 +125,10 @@ fn run(cli: &Cli) -> Result<bool> {
         Mode::Bitcode => "hipep",
         Mode::Native => "so",
     };
+    if model.is_dir() {
+        return Err(Diagnostic::new(ErrorKind::Argument, format!("{} is a folder, not a model", model.display()))
+            .help("name the file in it: an ONNX model, or a module in text form"));
+    }
     let output = cli.output.clone().unwrap_or_else(|| model.with_extension(extension));
     check_output(&output, cli.model.as_deref())?;
     options.artifact_folder = output.parent().map(PathBuf::from);
@@ -162,10 +167,10 @@ fn run(cli: &Cli) -> Result<bool> {
         }
     }
     match choice {
-        None => println!("{}", output.display()),
+        None => say!("{}", output.display()),
         Some(_) => {
             let found = found.lock().map(|f| f.clone()).unwrap_or_default();
-            println!("{}", serde_json::json!({"places": found.places, "what": found.what}));
+            say!("{}", serde_json::json!({"places": found.places, "what": found.what}));
         }
     }
     Ok(true)

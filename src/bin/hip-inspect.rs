@@ -1,9 +1,10 @@
 //! Shows what an artifact holds.
+#![deny(clippy::print_stdout)] // `say!` does not panic
 
 use clap::Parser;
 use hip_ep::artifact::{Kind, Source};
-use hip_ep::tool;
 use hip_ep::{CompiledModel, Diagnostic, ErrorKind, Result};
+use hip_ep::{say, tool};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<bool> {
     if cli.docs.is_some() {
-        print!("{}", hip_ep::runtime::abi::render_markdown());
+        tool::print(hip_ep::runtime::abi::render_markdown().as_bytes());
         return Ok(true);
     }
     let path = cli.artifact.as_ref().ok_or_else(|| Diagnostic::new(ErrorKind::Argument, "no artifact is given"))?;
@@ -53,7 +54,12 @@ fn run(cli: &Cli) -> Result<bool> {
         model.artifact().verify()?;
         let file = hip_ep::artifact::constants::open(&hip_ep::artifact::constants_path(path), m)?;
         hip_ep::artifact::constants::verify(&file, m)?;
-        println!("{} sections and {} constants are intact", model.artifact().sections().len(), m.constants.len());
+        let (sections, constants) = (model.artifact().sections().len(), m.constants.len());
+        if cli.json {
+            say!("{}", serde_json::json!({"intact": true, "sections": sections, "constants": constants}));
+        } else {
+            say!("{sections} sections and {constants} constants are intact");
+        }
         return Ok(true);
     }
     if let (Some(what), Some(output)) = (&cli.extract, &cli.output) {
@@ -75,48 +81,48 @@ fn run(cli: &Cli) -> Result<bool> {
             Diagnostic::new(ErrorKind::Argument, format!("{} has no {what}", path.display()))
                 .help(format!("what a model may have: {}", labels.join(", ")))
         })?;
-        std::fs::write(output, &bytes)
-            .map_err(|e| Diagnostic::new(ErrorKind::Io, format!("cannot write {}: {e}", output.display())))?;
+        tool::save(output, &bytes)?;
         return Ok(true);
     }
     if cli.json {
-        println!("{}", m.to_json()?);
+        say!("{}", m.to_json()?);
         return Ok(true);
     }
     if let Some(at) = &cli.memory {
         return memory(m, at);
     }
-    println!("model       {:?}, compiled by hip-ep {}", m.model, m.compiler_version);
+    say!("model       {:?}, compiled by hip-ep {}", m.model, m.compiler_version);
     if let Some(t) = &m.target {
-        println!("target      {} {} {}", t.device, t.triple, t.features);
+        say!("target      {} {} {}", t.device, t.triple, t.features);
     }
-    m.inputs.iter().for_each(|p| println!("input       {}: {}", p.name, p.display()));
-    m.outputs.iter().for_each(|p| println!("output      {}: {}", p.name, p.display()));
+    m.inputs.iter().for_each(|p| say!("input       {}: {}", p.name, p.display()));
+    m.outputs.iter().for_each(|p| say!("output      {}: {}", p.name, p.display()));
     let total: u64 = m
         .constants
         .iter()
         .filter(|c| !matches!(c.source, Some(Source::Splat(_) | Source::Seeded(_))))
         .map(|c| c.bytes)
         .sum();
-    println!("constants   {} of {:.1} MB", m.constants.len(), total as f64 / 1e6);
+    let size = if total < 1_000_000 { format!("{total} bytes") } else { format!("{:.1} MB", total as f64 / 1e6) };
+    say!("constants   {} of {size}", m.constants.len());
     let n = |kind: &str| m.kernels.iter().filter(|k| k.kind == kind).count();
     let called: Vec<&str> = m.kernels.iter().filter(|k| k.id.is_some()).map(|k| k.name.as_str()).collect();
-    println!("kernels     {} generated; catalog: {}", n("loops"), called.join(", "));
-    m.counts.iter().for_each(|c| println!("{:11} {}", c.what, c.n));
+    say!("kernels     {} generated; catalog: {}", n("loops"), called.join(", "));
+    m.counts.iter().for_each(|c| say!("{:11} {}", c.what, c.n));
     for (i, d) in m.domains.iter().enumerate() {
-        println!(
+        say!(
             "pool {i}      {} bytes = {}",
             ["device", "host", "host-mapped"].get(d.space as usize).unwrap_or(&"?"),
             d.peak
         );
     }
-    m.options.iter().for_each(|o| println!("option      {o}"));
-    m.guards.iter().for_each(|g| println!("guard       {g}"));
+    m.options.iter().for_each(|o| say!("option      {o}"));
+    m.guards.iter().for_each(|g| say!("guard       {g}"));
     for (label, code) in model.gpu_code() {
         gpu(&label, &code)?;
     }
     for s in model.artifact().sections() {
-        println!("section     {:?} {} {} bytes", s.kind, s.label, s.len);
+        say!("section     {:?} {} {} bytes", s.kind, s.label, s.len);
     }
     Ok(true)
 }
@@ -127,15 +133,15 @@ fn gpu(label: &str, code: &[u8]) -> Result<()> {
         let text = String::from_utf8_lossy(code);
         let entries: Vec<&str> =
             text.lines().filter_map(|l| l.split_once(".entry ")).map(|(_, n)| n.trim_end_matches('(')).collect();
-        println!("gpu         {label}: {} kernels, {} bytes of PTX", entries.len(), code.len());
-        entries.iter().for_each(|n| println!("  {n}"));
+        say!("gpu         {label}: {} kernels, {} bytes of PTX", entries.len(), code.len());
+        entries.iter().for_each(|n| say!("  {n}"));
         return Ok(());
     }
     let kernels = hip_ep::codegen::gpu::notes::kernels(code)?;
-    println!("gpu         {label}: {} kernels, {} bytes", kernels.len(), code.len());
+    say!("gpu         {label}: {} kernels, {} bytes", kernels.len(), code.len());
     for k in kernels {
         let spills = if k.spills > 0 { format!(", {} spilled", k.spills) } else { String::new() };
-        println!(
+        say!(
             "  {:40} {:3} vector and {:3} scalar registers{spills}, {:5} bytes shared, blocks of {}, waves of {}",
             k.name,
             k.vgprs + k.agprs,
@@ -174,8 +180,8 @@ fn memory(m: &hip_ep::artifact::Metadata, at: &str) -> Result<bool> {
         let space = ["device", "host", "host-mapped"].get(d.space as usize).unwrap_or(&"?");
         let value = hip_ep::lower::plan::eval_peak(&pool, &d.peak, &|s| sizes.get(&s).copied());
         match value {
-            Ok(bytes) => println!("pool {i} ({space}): {bytes} bytes = {}", d.peak),
-            Err(e) => println!("pool {i} ({space}): {} ({})", d.peak, e.message()),
+            Ok(bytes) => say!("pool {i} ({space}): {bytes} bytes = {}", d.peak),
+            Err(e) => say!("pool {i} ({space}): {} ({})", d.peak, e.message()),
         }
     }
     Ok(true)

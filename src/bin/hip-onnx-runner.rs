@@ -1,6 +1,8 @@
 //! Compiles an ONNX model in memory and runs it.
+#![deny(clippy::print_stdout)] // `say!` does not panic
 
 use clap::Parser;
+use hip_ep::say;
 use hip_ep::tensor::compare::{Tolerance, compare};
 use hip_ep::tool;
 use hip_ep::tool::data::{self, DataSet};
@@ -24,10 +26,10 @@ struct Cli {
     #[arg(long)]
     doctor: bool,
     /// An input from a .pb or .npy file; may be repeated. Others are random.
-    #[arg(long, value_name = "NAME=FILE")]
+    #[arg(long, value_name = "NAME=FILE", conflicts_with = "data_dir")]
     input: Vec<String>,
     /// Shape of a random input: NAME=1x3x224x224; may be repeated.
-    #[arg(long, value_name = "NAME=SHAPE")]
+    #[arg(long, value_name = "NAME=SHAPE", conflicts_with = "data_dir")]
     shape: Vec<String>,
     /// Seed of random inputs.
     #[arg(long, default_value_t = 0)]
@@ -59,7 +61,7 @@ struct Cli {
     /// Write a Chrome trace.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Write inputs and outputs to this folder as .pb files.
+    /// Write inputs and outputs as .pb files to DIR/set_0, DIR/set_1 and so on, which are folders for --data-dir.
     #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
     /// Print one JSON document.
@@ -74,7 +76,7 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<bool> {
     if cli.doctor {
-        print!("{}", hip_ep::doctor());
+        tool::print(hip_ep::doctor().as_bytes());
         return Ok(true);
     }
     let Some(path) = &cli.model else { return Err(Diagnostic::new(ErrorKind::Argument, "there is no model to run")) };
@@ -144,7 +146,7 @@ fn run(cli: &Cli) -> Result<bool> {
             dump(&dir.join(format!("set_{k}")), &set.inputs, &names, &outputs)?;
         }
         if let (Some(path), Some(p)) = (&cli.trace, &report.profile) {
-            std::fs::write(path, p.chrome_trace())?;
+            tool::save(path, p.chrome_trace())?;
         }
         let median = times.get(times.len() / 2).copied();
         if cli.json {
@@ -153,27 +155,31 @@ fn run(cli: &Cli) -> Result<bool> {
             continue;
         }
         for (name, t) in names.iter().zip(&outputs) {
-            println!("{name}: {t:?}");
+            say!("{name}: {t:?}");
         }
         if let Some(t) = median {
-            println!("median {t:.0} µs over {} runs", times.len());
+            say!("median {t:.0} µs over {} runs", times.len());
         }
         if cli.profile
             && let Some(p) = &report.profile
         {
-            println!("{}", p.table(30));
+            say!("profile of the first run:\n{}", p.table(30));
         }
     }
     if cli.json {
-        println!(
+        say!(
             "{}",
-            json!({"passed": problems.is_empty(), "problems": problems, "worst_ratio": worst_ratio, "compile_ms": compile_ms, "sets": docs})
+            json!({"passed": problems.is_empty(), "problems": problems, "worst_ratio": reference.is_some().then_some(worst_ratio), "compile_ms": compile_ms, "sets": docs})
         );
     } else {
-        println!("compiled in {compile_ms:.0} ms");
-        problems.iter().for_each(|p| println!("FAIL {p}"));
+        say!("compiled in {compile_ms:.0} ms");
+        problems.iter().for_each(|p| say!("FAIL {p}"));
+        let n_silent = sets.iter().filter(|s| !s.is_expected()).count();
+        if n_silent > 0 && !cli.data_dir.is_empty() && reference.is_none() {
+            say!("{n_silent} of {} sets not compared: {}", sets.len(), data::NOT_COMPARED);
+        }
         if cli.compare.is_some() {
-            println!("worst error against the interpreter: {worst_ratio:.2} of what is allowed");
+            say!("worst error against the interpreter: {worst_ratio:.2} of what is allowed");
         }
     }
     Ok(problems.is_empty())
@@ -194,7 +200,8 @@ fn write_exact(cli: &Cli, path: &std::path::Path) -> Result<bool> {
 }
 
 fn dump(dir: &std::path::Path, inputs: &[(String, Tensor)], names: &[String], outputs: &[Tensor]) -> Result<()> {
-    std::fs::create_dir_all(dir)?;
+    std::fs::create_dir_all(dir)
+        .map_err(|e| Diagnostic::new(ErrorKind::Io, format!("cannot make the folder {}: {e}", dir.display())))?;
     for (i, (name, t)) in inputs.iter().enumerate() {
         hip_ep::tensor::pb::write_tensor(&dir.join(format!("input_{i}.pb")), name, t)?;
     }

@@ -1,9 +1,11 @@
 //! Reads a model or a module in text form, runs passes, prints what they leave: plays the part of an `opt` tool for both dialects.
+#![deny(clippy::print_stdout)] // `say!` does not panic
 
 use clap::{Parser, ValueEnum};
+use hip_ep::ir::generate::SPECS;
 use hip_ep::lower::pass::{self, Slot, Unit};
-use hip_ep::tool;
 use hip_ep::{CompileOptions, Compiler, Diagnostic, ErrorKind, Hooks, Result, Target};
+use hip_ep::{say, tool};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -11,10 +13,9 @@ use std::process::ExitCode;
 #[command(version, about = "Run passes on an ONNX model or on IR text and print the result")]
 struct Cli {
     /// ONNX file, or a module in text form (.hir, .txt).
-    #[arg(required_unless_present_any = ["list_passes", "docs", "generate"], conflicts_with = "generate")]
+    #[arg(required_unless_present_any = ["list_passes", "list_rules", "docs", "generate"], conflicts_with = "generate")]
     model: Option<PathBuf>,
-    /// Take a generated model instead of a file: dag:NODES:SEED, chain:NODES or decoder:LAYERS.
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", help = format!("Take a generated model instead of a file: {SPECS}"))]
     generate: Option<String>,
     /// How far to go: the ONNX dialect, the HIP dialect with its plan, or the host program.
     #[arg(long, value_enum, default_value_t = Pipeline::Onnx)]
@@ -40,7 +41,7 @@ struct Cli {
     /// Check the IR before and after every pass (on by default in debug builds).
     #[arg(long)]
     verify: bool,
-    /// Print what rewriting did: counts per rule, near misses, stop reasons.
+    /// Print to standard error what rewriting did: counts per rule, near misses, stop reasons.
     #[arg(long)]
     report: bool,
     /// Print for each node what runs it and why not something better.
@@ -62,6 +63,9 @@ struct Cli {
     /// List the passes and plugin slots and stop.
     #[arg(long)]
     list_passes: bool,
+    /// List the rewrite rules, each with its numeric class, and stop.
+    #[arg(long)]
+    list_rules: bool,
     /// Print a generated page and stop.
     #[arg(long, value_name = "PAGE", value_parser = ["passes", "ops"])]
     docs: Option<String>,
@@ -90,14 +94,17 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<bool> {
     match cli.docs.as_deref() {
-        Some("passes") => print!("{}", pass::render()),
-        Some(_) => print!("{}", hip_ep::doc::render_ops()),
+        Some("passes") => tool::print(pass::render().as_bytes()),
+        Some(_) => tool::print(hip_ep::doc::render_ops().as_bytes()),
         None if cli.list_passes => {
             pass::PASSES
                 .iter()
-                .for_each(|p| println!("{:14} {} {}", p.name, if p.required { "required" } else { "optional" }, p.doc));
-            println!("slots: {}", Slot::ALL.map(|s| s.name()).join(", "));
+                .for_each(|p| say!("{:14} {} {}", p.name, if p.required { "required" } else { "optional" }, p.doc));
+            say!("slots: {}", Slot::ALL.map(|s| s.name()).join(", "));
         }
+        None if cli.list_rules => hip_ep::rewrite::rules::all()
+            .iter()
+            .for_each(|r| say!("{:24} {:8} {}", r.name, r.class, r.lhs.first().unwrap_or(&""))),
         None => return optimise(cli),
     }
     Ok(true)
@@ -171,7 +178,7 @@ fn optimise(cli: &Cli) -> Result<bool> {
         eprintln!("{}", unit.explain);
     }
     if !cli.pools.is_empty() {
-        println!("{}", pools(&unit, &cli.pools)?);
+        say!("{}", pools(&unit, &cli.pools)?);
     }
     let bytes = match cli.emit {
         Emit::None => return Ok(true),
@@ -198,10 +205,8 @@ fn optimise(cli: &Cli) -> Result<bool> {
         }
     };
     match &cli.output {
-        Some(path) => std::fs::write(path, bytes)
-            .map_err(|e| Diagnostic::new(ErrorKind::Io, format!("cannot write {}: {e}", path.display())))?,
-        // A closed pipe (`| head`) is no error.
-        None => drop(std::io::Write::write_all(&mut std::io::stdout(), &bytes)),
+        Some(path) => tool::save(path, bytes)?,
+        None => tool::print(&bytes),
     }
     Ok(true)
 }
@@ -231,15 +236,13 @@ enum Read {
 
 /// A model, or text of either dialect (its first word says which).
 fn read(path: &std::path::Path) -> Result<Read> {
-    if path.extension().is_some_and(|e| e == "hir" || e == "txt") {
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| Diagnostic::new(ErrorKind::Io, format!("cannot read {}: {e}", path.display())))?;
+    if let Some(text) = tool::read_text(path)? {
         let registry = hip_ep::ir::Registry::builtin();
         let first = text.lines().map(str::trim).find(|l| !l.is_empty() && !l.starts_with("//") && !l.starts_with(';'));
         if first.is_some_and(|l| l.starts_with("hip")) {
-            return Ok(Read::Hip(Box::new(hip_ep::ir::text::parse_hip(&text, &registry)?)));
+            let m = hip_ep::ir::text::parse_hip(&text, &registry);
+            return Ok(Read::Hip(Box::new(m.map_err(|e| e.note("file", path.display().to_string()))?)));
         }
-        return Ok(Read::Onnx(Box::new(hip_ep::ir::text::parse_onnx(&text, &registry)?)));
     }
     Ok(Read::Onnx(Box::new(tool::read_model(path)?)))
 }

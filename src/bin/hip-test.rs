@@ -1,6 +1,8 @@
 //! Loads an artifact through the same path as every other user of the runtime, runs it on given data, compares, times.
+#![deny(clippy::print_stdout)] // `say!` does not panic
 
 use clap::Parser;
+use hip_ep::say;
 use hip_ep::tensor::compare::{Tolerance, ceiling, compare};
 use hip_ep::tool;
 use hip_ep::tool::bench::{Bench, counters};
@@ -26,10 +28,10 @@ struct Cli {
     #[arg(long, value_name = "DIR")]
     data_dir: Vec<PathBuf>,
     /// An input from a .pb or .npy file; may be repeated. Others are random.
-    #[arg(long, value_name = "NAME=FILE")]
+    #[arg(long, value_name = "NAME=FILE", conflicts_with = "data_dir")]
     input: Vec<String>,
     /// Shape of a random input: NAME=1x3x224x224; may be repeated.
-    #[arg(long, value_name = "NAME=SHAPE")]
+    #[arg(long, value_name = "NAME=SHAPE", conflicts_with = "data_dir")]
     shape: Vec<String>,
     /// Seed of random inputs.
     #[arg(long, default_value_t = 0)]
@@ -75,7 +77,7 @@ struct Cli {
     #[arg(long)]
     suite: bool,
     /// Break something on purpose, so that the comparison must fail; a test aid. weight:N puts the N-th largest weight off by 1 %,
-    /// expected changes the expected outputs; with --suite also what `hip-compiler --sabotage` breaks.
+    /// expected changes the expected outputs; with --suite also epilogue, operands and pool, which are broken when a case is compiled.
     #[arg(long, value_name = "KIND[:N]")]
     sabotage: Option<String>,
 }
@@ -112,15 +114,17 @@ struct Outcome {
     host_ops: u64,
     profile: Option<hip_ep::runtime::Profile>,
     n_sets: usize,
+    /// Sets with expected outputs.
+    n_compared: usize,
     sabotage: Option<Found>,
 }
 
 fn copy_bandwidth(cli: &Cli, bytes: usize) -> Result<bool> {
     let rate = hip_ep::runtime::bench::copy_bandwidth(&DeviceKind::parse(&cli.device)?.open()?, bytes)?;
     if cli.json {
-        println!("{}", json!({"passed": true, "bytes": bytes, "gb_per_s": rate}));
+        say!("{}", json!({"passed": true, "bytes": bytes, "gb_per_s": rate}));
     } else {
-        println!("{rate:.0} GB/s read and written by a copy of {bytes} bytes");
+        say!("{rate:.0} GB/s read and written by a copy of {bytes} bytes");
     }
     Ok(true)
 }
@@ -150,21 +154,7 @@ fn one(cli: &Cli) -> Result<bool> {
     let mut options = SessionOptions::default();
     options.threads = cli.threads;
     let session = model.session(DeviceKind::parse(&cli.device)?, options)?;
-    let given = match &cli.tolerance {
-        None => None,
-        Some(t) => {
-            let numbers: Vec<f64> = t.split(',').filter_map(|x| x.parse().ok()).collect();
-            let (rel, abs, brief) = match numbers[..] {
-                [rel, abs] => (rel, abs, rel),
-                [rel, abs, brief] => (rel, abs, brief),
-                _ => {
-                    let text = format!("--tolerance {t:?} is not rtol,atol or rtol,atol,rtol");
-                    return Err(Diagnostic::new(ErrorKind::Argument, text));
-                }
-            };
-            Some((Tolerance::Each { rel, abs }, Tolerance::Each { rel: brief, abs }))
-        }
-    };
+    let given = cli.tolerance.as_deref().map(parse_tolerance).transpose()?;
     let tolerance = |d: DType| match given {
         Some((each, of_bf16)) => {
             if d == DType::BF16 {
@@ -187,8 +177,33 @@ fn one(cli: &Cli) -> Result<bool> {
         }
         run_set(cli, &session, &set, &tolerance, &mut o)?;
     }
+    match (choice, &o.sabotage) {
+        (Some(Choice { nth, .. }), Some(f)) if f.what.is_empty() => {
+            o.problems.push(format!("nothing was broken: of the {} weights that can be there is no {nth}", f.places));
+        }
+        (Some(Choice { kind: Kind::Expected, .. }), _) if o.n_compared == 0 => {
+            o.problems.push("nothing was broken: there are no expected outputs".into());
+        }
+        _ => {}
+    }
     report(cli, &o)?;
     Ok(o.problems.is_empty())
+}
+
+/// `rtol,atol` or `rtol,atol,rtol` of bf16.
+fn parse_tolerance(text: &str) -> Result<(Tolerance, Tolerance)> {
+    let number = |x: &str| x.trim().parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0);
+    let numbers: Option<Vec<f64>> = text.split(',').map(number).collect();
+    let (rel, abs, brief) = match numbers.as_deref() {
+        Some(&[rel, abs]) => (rel, abs, rel),
+        Some(&[rel, abs, brief]) => (rel, abs, brief),
+        _ => {
+            let text = format!("--tolerance {text:?} is not rtol,atol or rtol,atol,rtol");
+            return Err(Diagnostic::new(ErrorKind::Argument, text)
+                .help("each is a number from 0 on: --tolerance 1e-3,1e-6; without it the dtype says what is allowed"));
+        }
+    };
+    Ok((Tolerance::Each { rel, abs }, Tolerance::Each { rel: brief, abs }))
 }
 
 fn run_set(
@@ -271,6 +286,7 @@ fn run_set(
     let names = session.outputs().iter().map(|p| p.name.clone());
     o.outputs = names.zip(outputs).collect();
     o.n_sets += 1;
+    o.n_compared += usize::from(set.is_expected());
     Ok(())
 }
 
@@ -282,46 +298,50 @@ fn median(v: &[f64]) -> Option<f64> {
 
 fn report(cli: &Cli, o: &Outcome) -> Result<()> {
     if let (Some(path), Some(p)) = (&cli.trace, &o.profile) {
-        std::fs::write(path, p.chrome_trace())
-            .map_err(|e| Diagnostic::new(ErrorKind::Io, format!("cannot write {}: {e}", path.display())))?;
+        tool::save(path, p.chrome_trace())?;
     }
     if cli.json {
         let outputs: Vec<Value> = o.outputs.iter().map(|(n, t)| verdict::to_json(n, t, cli.values)).collect();
         let doc = json!({
-            "passed": o.problems.is_empty(), "problems": o.problems, "sets": o.n_sets, "worst": o.error, "share": o.share,
+            "passed": o.problems.is_empty(), "problems": o.problems, "sets": o.n_sets, "compared": o.n_compared, "worst": o.error, "share": o.share,
             "exact_share": o.exact_share, "sabotage": o.sabotage.as_ref().map(|f| json!({"places": f.places, "what": f.what})),
             "tolerance": o.tolerance, "outputs": outputs, "digest": cli.digest.then(|| o.digests.join(" ")),
             "median_us": median(&o.times_us).map(|t| t.round()), "counters": o.counters, "steady": o.steady, "host_ops": o.host_ops,
             "io_bytes": o.io_bytes, "bench": o.bench.to_json(),
         });
-        println!("{doc}");
+        say!("{doc}");
         return Ok(());
     }
     for (name, t) in &o.outputs {
-        println!("{name}: {t:?}");
+        say!("{name}: {t:?}");
     }
     if let Some(t) = median(&o.times_us) {
-        println!("median {t:.0} µs over {} runs", o.times_us.len());
+        say!("median {t:.0} µs over {} runs", o.times_us.len());
     }
     if cli.profile
         && let Some(p) = &o.profile
     {
-        println!("{}", p.table(30));
-        println!("counters {}", o.counters);
+        say!("profile of the first run of the last set:\n{}", p.table(30));
+        say!("counters {}", o.counters);
     }
     if cli.digest {
-        println!("digest {}", o.digests.join(" "));
+        say!("digest {}", o.digests.join(" "));
     }
     for p in &o.problems {
-        println!("FAIL {p}");
+        say!("FAIL {p}");
     }
-    if !cli.data_dir.is_empty() {
-        println!(
-            "{} sets, worst error {:.2e}: {}",
+    let verdict = if o.problems.is_empty() { "ok" } else { "FAILED" };
+    match o.n_compared {
+        _ if cli.data_dir.is_empty() => {}
+        0 => say!("{} sets, not compared: {}", o.n_sets, data::NOT_COMPARED),
+        n if n == o.n_sets => say!("{n} sets, worst error {:.2e}: {verdict}", o.error),
+        n => say!(
+            "{} sets, {} of them not compared ({}), worst error {:.2e}: {verdict}",
             o.n_sets,
-            o.error,
-            if o.problems.is_empty() { "ok" } else { "FAILED" }
-        );
+            o.n_sets - n,
+            data::NOT_COMPARED,
+            o.error
+        ),
     }
     Ok(())
 }
@@ -372,9 +392,9 @@ fn suite(cli: &Cli) -> Result<bool> {
         };
         all &= outcome == "pass";
         if cli.json_lines {
-            println!("{}", json!({"case": name, "outcome": outcome, "reason": reason}));
+            say!("{}", json!({"case": name, "outcome": outcome, "reason": reason}));
         } else {
-            println!("{outcome:8} {name} {}", reason.lines().next().unwrap_or(""));
+            say!("{outcome:8} {name} {}", reason.lines().next().unwrap_or(""));
         }
     }
     let _ = std::fs::remove_dir_all(&work);
@@ -438,7 +458,7 @@ fn suite_case(cli: &Cli, case: &Path, exe: &Path, work: &Path) -> Result<(&'stat
         }
         what = broken.into();
     }
-    if doc["passed"] == true && doc["sets"].as_u64().is_some_and(|n| n > 0) {
+    if doc["passed"] == true && doc["compared"].as_u64().is_some_and(|n| n > 0) {
         return Ok(("pass", what));
     }
     Ok(("wrong", doc["problems"].to_string()))

@@ -21,18 +21,39 @@ impl DataSet {
     /// Reads a folder.
     ///
     /// # Errors
-    /// `Io` when it has no files, and as reading them.
+    /// `Io` when it has no files, or misses one before others, and as reading them.
     pub fn read(dir: &Path) -> Result<DataSet> {
         let series = |stem: &str| -> Result<Vec<(String, Tensor)>> {
             let path = |i: usize| dir.join(format!("{stem}_{i}.pb"));
-            (0..).map(path).take_while(|p| p.exists()).map(|p| tensor::pb::read_tensor(&p)).collect()
+            let all = numbered(dir, stem);
+            if let Some((i, last)) = (0..all.len()).find(|i| !all.contains(i)).zip(all.last()) {
+                let text = format!("{} has {stem}_{last}.pb but no {stem}_{i}.pb", dir.display());
+                return Err(Diagnostic::new(ErrorKind::Io, text)
+                    .help(format!("files are numbered as the model's {stem}s are, from 0 on, without gaps")));
+            }
+            (0..all.len()).map(|i| tensor::pb::read_tensor(&path(i))).collect()
         };
         let set = DataSet { inputs: series("input")?, outputs: series("output")?, exact: series("exact")? };
         if set.inputs.is_empty() && set.outputs.is_empty() {
             let text = format!("{} holds no input_0.pb and no output_0.pb", dir.display());
-            return Err(Diagnostic::new(ErrorKind::Io, text));
+            let e = Diagnostic::new(ErrorKind::Io, text);
+            let inside = |d: PathBuf| (!numbered(&d, "input").is_empty()).then(|| d.display().to_string());
+            let mut sets: Vec<String> =
+                std::fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|f| inside(f.path())).collect();
+            sets.sort();
+            return Err(match &sets[..] {
+                [] => e,
+                [one] => e.help(format!("{one} does: --data-dir {one}")),
+                [one, .., last] => {
+                    e.help(format!("{} folders in it do, {one} to {last}: a --data-dir for each", sets.len()))
+                }
+            });
         }
         Ok(set)
+    }
+    /// Whether there is something to compare with.
+    pub fn is_expected(&self) -> bool {
+        !self.outputs.is_empty() || !self.exact.is_empty()
     }
     /// Writes the interpreter's outputs into the folder.
     ///
@@ -58,6 +79,16 @@ impl DataSet {
         let missing = |name: &str| Diagnostic::new(ErrorKind::Argument, format!("input {name:?} is not given"));
         names.iter().map(|n| find(n).ok_or_else(|| missing(n))).collect()
     }
+}
+
+/// Why a set is not compared.
+pub const NOT_COMPARED: &str = "no expected outputs (output_0.pb, …) are there";
+
+/// The numbers `N` of the files `STEM_N.pb` in a folder, in order.
+fn numbered(dir: &Path, stem: &str) -> std::collections::BTreeSet<usize> {
+    let number = |name: String| name.strip_prefix(stem)?.strip_prefix('_')?.strip_suffix(".pb")?.parse().ok();
+    let names = std::fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|f| f.file_name().into_string().ok());
+    names.filter_map(number).collect()
 }
 
 /// Reads one tensor by the file's extension.
@@ -97,7 +128,10 @@ pub fn inputs(ports: &[Port], files: &[String], shapes: &[String], seed: u64) ->
         let (name, dims) = super::named(s)?;
         known(name)?;
         let parse = |d: &str| {
-            d.parse::<usize>().map_err(|_| Diagnostic::new(ErrorKind::Argument, format!("{d:?} in {s:?} is no size")))
+            d.parse::<usize>().map_err(|_| {
+                Diagnostic::new(ErrorKind::Argument, format!("{d:?} in {s:?} is no size"))
+                    .help(format!("write sizes with an x between them: {name}=2x3x4"))
+            })
         };
         let dims: Vec<usize> = dims.split('x').filter(|d| !d.is_empty()).map(parse).collect::<Result<_>>()?;
         wanted.insert(name.to_string(), dims);
@@ -136,7 +170,17 @@ pub fn random(dtype: DType, shape: &[usize], rng: &mut ChaCha8Rng) -> Result<Ten
         return Err(Diagnostic::new(ErrorKind::Unsupported, format!("there are no random values of type {dtype}"))
             .help("give the input as a file"));
     }
-    let n = Tensor::zeros(dtype, shape)?.n_elems();
+    let too_large = |why: &str| {
+        Diagnostic::new(ErrorKind::Limit, format!("a random input {dtype}{shape:?} {why}"))
+            .help("give smaller extents: --shape NAME=2x3x4")
+    };
+    let n = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+    let Some((n, bytes)) = n.and_then(|n| Some((n, dtype.size_bytes(n)?))) else {
+        return Err(too_large("takes more bytes than 64 bits can count"));
+    };
+    if bytes > available() || Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
+        return Err(too_large(&format!("takes {bytes} bytes, more than the memory that is free")));
+    }
     let mut w = Writer::new(dtype, shape);
     for _ in 0..n {
         match dtype {
@@ -147,4 +191,11 @@ pub fn random(dtype: DType, shape: &[usize], rng: &mut ChaCha8Rng) -> Result<Ten
         }
     }
     Ok(w.finish())
+}
+
+/// Bytes of memory that are free, by the kernel's estimate; any number where it gives none.
+fn available() -> usize {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse().ok());
+    line.map_or(usize::MAX, |kib: usize| kib.saturating_mul(1024))
 }

@@ -1,4 +1,4 @@
-//! What the command-line tools refuse.
+//! What the command-line tools refuse, and what they say.
 
 use super::kit::*;
 use hip_ep::{DType, Tensor};
@@ -7,6 +7,8 @@ use std::process::Command;
 
 const COMPILER: &str = env!("CARGO_BIN_EXE_hip-compiler");
 const TEST: &str = env!("CARGO_BIN_EXE_hip-test");
+const OPT: &str = env!("CARGO_BIN_EXE_hip-opt");
+const RUNNER: &str = env!("CARGO_BIN_EXE_hip-onnx-runner");
 const INSPECT: &str = env!("CARGO_BIN_EXE_hip-inspect");
 
 /// Runs a tool in a folder; whether it succeeded, and what it printed.
@@ -108,4 +110,116 @@ fn sizes_of_pools_are_not_asked_at_negative_extents() {
     let (ok, said) = tool(INSPECT, f.path(), &["m.hipep", "--memory", "batch=0,h=8"]);
     assert!(ok, "{said}");
     refused(INSPECT, f.path(), &["m.hipep", "--memory", "batch=-8,h=8"], "is not SYMBOL=SIZE");
+}
+
+/// A folder with `m.onnx` and `m.hipep`, `y = x · w`.
+fn compiled(name: &str) -> Folder {
+    let f = Folder::new(name);
+    std::fs::write(f.file("m.onnx"), product(1)).expect("the folder is ours");
+    assert!(tool(COMPILER, f.path(), &["m.onnx"]).0);
+    f
+}
+
+/// Writes a tensor of ones with an offset into a data set.
+fn put(f: &Folder, file: &str, name: &str, shape: &[usize], offset: f32) {
+    let path = f.file(file);
+    std::fs::create_dir_all(path.parent().expect("a folder")).expect("the folder is ours");
+    let t = Tensor::from_f32(shape, &vec![1.0 + offset; shape.iter().product()]);
+    std::fs::write(path, prost::Message::encode_to_vec(&tensor(name, &t))).expect("the folder is ours");
+}
+
+#[test]
+fn what_cannot_be_printed_is_an_error() {
+    let f = compiled("tools-full");
+    let calls: [(&str, &[&str]); 9] = [
+        (OPT, &["m.onnx"]),
+        (OPT, &["--list-passes"]),
+        (COMPILER, &["m.onnx"]),
+        (COMPILER, &["--docs", "options"]),
+        (RUNNER, &["m.onnx"]),
+        (RUNNER, &["m.onnx", "--json"]),
+        (INSPECT, &["m.hipep"]),
+        (TEST, &["m.hipep"]),
+        (TEST, &["--suite", "nothing"]),
+    ];
+    for (exe, arguments) in calls {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device that is full");
+        let out = Command::new(exe).args(arguments).current_dir(f.path()).stdout(full).output().expect("it starts");
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{exe} {arguments:?}: {said}");
+        assert!(
+            said.starts_with("error: cannot write to standard output: ") && said.contains("help "),
+            "{exe}: {said}"
+        );
+    }
+}
+
+#[test]
+fn the_tester_refuses_what_would_pass_anything() {
+    let f = compiled("tools-pass");
+    let ones = [("s/input_0.pb", "x", [3, 4]), ("s/output_0.pb", "y", [3, 2])];
+    ones.iter().for_each(|(file, name, shape)| put(&f, file, name, shape, 0.0));
+    for t in ["nan,nan", "-1,-1", "inf,0", "1e-3", "1,x,2", "1,2,3,4"] {
+        let t = format!("--tolerance={t}");
+        refused(TEST, f.path(), &["m.hipep", "--data-dir", "s", &t], "is not rtol,atol");
+    }
+    for (flag, value) in [("--shape", "x=3x4"), ("--input", "x=s/input_0.pb")] {
+        let (ok, said) = tool(TEST, f.path(), &["m.hipep", "--data-dir", "s", flag, value]);
+        assert!(!ok && said.contains("cannot be used with"), "{said}");
+        let (ok, said) = tool(RUNNER, f.path(), &["m.onnx", "--data-dir", "s", flag, value]);
+        assert!(!ok && said.contains("cannot be used with"), "{said}");
+    }
+    refused(TEST, f.path(), &["m.hipep", "--shape", "x=2,4"], "write sizes with an x between them: x=2x3x4");
+    refused(TEST, f.path(), &["m.hipep", "--shape", "x=300000000000x4"], "more than the memory that is free");
+    // The bytes of u64::MAX / 8 elements.
+    refused(TEST, f.path(), &["m.hipep", "--shape", "x=4611686018427387904x4"], "than 64 bits can count");
+    let (ok, said) = tool(TEST, f.path(), &["m.hipep", "--sabotage", "expected"]);
+    assert!(!ok && said.contains("nothing was broken: there are no expected outputs"), "{said}");
+    let (ok, said) = tool(TEST, f.path(), &["m.hipep", "--sabotage", "weight:1"]);
+    assert!(!ok && said.contains("nothing was broken: of the 1 weights"), "{said}");
+    assert!(
+        tool(TEST, f.path(), &["m.hipep", "--sabotage", "weight"]).0,
+        "a run that compares nothing notices nothing"
+    );
+    let neg = graph().input("x", DType::F32, &["n"]).node("Neg", &["x"], &["y"]).output("y");
+    std::fs::write(f.file("n.onnx"), neg.bytes()).expect("the folder is ours");
+    assert!(tool(COMPILER, f.path(), &["n.onnx"]).0);
+    let (ok, said) = tool(TEST, f.path(), &["n.hipep", "--sabotage", "weight"]);
+    assert!(!ok && said.contains("nothing was broken: of the 0 weights"), "{said}");
+}
+
+#[test]
+fn sets_that_are_not_compared_are_told() {
+    let f = compiled("tools-sets");
+    put(&f, "all/none/input_0.pb", "x", &[3, 4], 0.0);
+    put(&f, "all/gap/input_0.pb", "x", &[3, 4], 0.0);
+    put(&f, "all/gap/output_1.pb", "y", &[3, 2], 7.0);
+    put(&f, "all/wrong/input_0.pb", "x", &[3, 4], 0.0);
+    put(&f, "all/wrong/output_0.pb", "y", &[3, 2], 50.0);
+    let test = |sets: &[&str]| {
+        let dirs = sets.iter().flat_map(|s| ["--data-dir", s]);
+        tool(TEST, f.path(), &["m.hipep"].into_iter().chain(dirs).collect::<Vec<_>>())
+    };
+    let (ok, said) = test(&["all/none"]);
+    assert!(ok && said.contains("1 sets, not compared: no expected outputs") && !said.contains("ok"), "{said}");
+    let (ok, said) = test(&["all/none", "all/wrong"]);
+    assert!(!ok && said.contains("2 sets, 1 of them not compared") && said.ends_with("FAILED\n"), "{said}");
+    refused(TEST, f.path(), &["m.hipep", "--data-dir", "all/gap"], "has output_1.pb but no output_0.pb");
+    refused(TEST, f.path(), &["m.hipep", "--data-dir", "all"], "3 folders in it do, all/gap to all/wrong");
+    let (ok, said) = tool(RUNNER, f.path(), &["m.onnx", "--data-dir", "all/none"]);
+    assert!(ok && said.contains("1 of 1 sets not compared: no expected outputs"), "{said}");
+    // What is dumped can be read, and an interpreter that agrees says nothing of others.
+    assert!(tool(RUNNER, f.path(), &["m.onnx", "--data-dir", "all/none", "--dump", "d"]).0);
+    assert!(test(&["d/set_0"]).1.ends_with(": ok\n"));
+    refused(TEST, f.path(), &["m.hipep", "--data-dir", "d"], "--data-dir d/set_0");
+    refused(RUNNER, f.path(), &["m.onnx", "--dump", "m.onnx/d"], "cannot make the folder m.onnx/d");
+}
+
+#[test]
+fn an_intact_artifact_is_told_as_json_too() {
+    let f = compiled("tools-verify");
+    let (ok, said) = tool(INSPECT, f.path(), &["m.hipep", "--verify", "--json"]);
+    assert!(ok && said.starts_with("{\"constants\":1,\"intact\":true,\"sections\":"), "{said}");
+    let (_, said) = tool(INSPECT, f.path(), &["m.hipep"]);
+    assert!(said.contains("constants   1 of 32 bytes\n"), "{said}");
 }
