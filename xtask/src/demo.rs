@@ -24,7 +24,7 @@ pub fn run() -> Result<()> {
         "model: Magika, which tells the type of a file from its bytes, from the PyPI package magika ({})",
         path.display()
     );
-    println!("building the tools: some minutes the first time");
+    println!("building the tools: some minutes the first time, nothing when they are fresh");
     let bin = sh::tools()?;
     let dir = sh::target().join("demo");
     std::fs::create_dir_all(&dir)?;

@@ -65,11 +65,15 @@ pub fn cargo(args: &[&str]) -> Command {
     c
 }
 
-/// Builds the tools once and returns the folder they lie in.
+/// Builds the tools once and returns the folder they lie in. Cargo shows on a terminal how far it is.
 ///
 /// # Errors
 /// When the build fails.
 pub fn tools() -> Result<PathBuf> {
-    run(&mut cargo(&["build", "--quiet", "--package", "hip-ep", "--bins"]))?;
+    let mut build = cargo(&["build", "--package", "hip-ep", "--bins"]);
+    if !std::io::IsTerminal::is_terminal(&std::io::stderr()) {
+        build.arg("--quiet");
+    }
+    run(&mut build)?;
     Ok(target().join("debug"))
 }
