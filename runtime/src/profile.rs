@@ -130,6 +130,10 @@ impl Profile {
             };
             let _ = writeln!(out, "{:>12} {share:>7}  {:<28} {}{rate}", us(op.time_ns), op.what, op.path);
         }
+        let between = self.total_ns.saturating_sub(self.ops.iter().map(|op| op.time_ns).sum());
+        let per_mille = between.saturating_mul(1000) / self.total_ns.max(1);
+        let share = format!("{}.{} %", per_mille / 10, per_mille % 10);
+        let _ = writeln!(out, "{:>12} {share:>7}  between ops: sizes, memory, waiting for threads", us(between));
         let _ = writeln!(out, "{:>12} {:>7}  total of {} ops", us(self.total_ns), "100 %", self.ops.len());
         out
     }
@@ -279,6 +283,7 @@ mod tests {
         assert_eq!(p.by_what()[0], Total { what: "launch k0".into(), n: 2, time_ns: 3500 });
         let t = p.table(1);
         assert!(t.contains("2.500  31.2 %  k1") && t.contains("800 MB/s") && t.contains("total of 3 ops"), "{t}");
+        assert!(t.contains("2.000  25.0 %  between ops"), "{t}");
         let json = p.chrome_trace();
         assert!(json.contains(r#""args":{"node":"/a\"b\\\u000a","bytes":2000}"#), "{json}");
         assert!(json.contains(r#""ph":"C","ts":0.001"#) && json.ends_with("]}\n"));
