@@ -108,7 +108,8 @@ pub struct Graph<D: Dialect> {
     pub order: Vec<Node>,
     /// Parameters.
     pub inputs: Vec<Value>,
-    /// Results; a value may appear twice and may be an input.
+    /// Results; a value may appear twice and may be an input. A result's name is that of its value: who puts another value in its place
+    /// hands the name on ([`ValueData::name`]), or the model's interface changes.
     pub outputs: Vec<Value>,
 }
 

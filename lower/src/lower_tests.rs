@@ -483,7 +483,14 @@ fn passes_are_named_counted_and_left_out() {
     let mut o = pass::Options::default();
     o.disable = vec!["fuze".into()];
     let e = pass::run(Unit::from_onnx(build()), &o, &mut Hooks::new()).unwrap_err();
-    assert!(e.to_string().contains("known passes: infer, expand, refine, rewrite"), "{e}");
+    assert!(e.to_string().contains("no pass or rewrite rule \"fuze\"\n  help  did you mean fuse? "), "{e}");
+    o.disable = vec!["mul-won".into()];
+    let e = pass::run(Unit::from_onnx(build()), &o, &mut Hooks::new()).unwrap_err();
+    assert!(e.to_string().contains("did you mean mul-one"), "{e}");
+    (o.disable, o.stop_after) = (vec![], Some("fuze".into()));
+    let e = pass::run(Unit::from_onnx(build()), &o, &mut Hooks::new()).unwrap_err();
+    assert!(e.to_string().contains("no pass \"fuze\"\n  help  known passes: infer, "), "{e}");
+    o.stop_after = None;
     o.disable = vec!["plan".into()];
     let e = pass::run(Unit::from_onnx(build()), &o, &mut Hooks::new()).unwrap_err();
     assert!(e.to_string().contains("required"), "{e}");

@@ -369,13 +369,47 @@ pub fn find(name: &str) -> Result<&'static Pass> {
     })
 }
 
+/// Names that `name` may have been meant to be, the nearest first.
+fn nearest<'n>(name: &str, all: impl Iterator<Item = &'n str>) -> Vec<&'n str> {
+    let steps = |other: &str| {
+        // Insertions, deletions and changes of one byte, row by row.
+        let mut row: Vec<usize> = (0..=other.len()).collect();
+        for (i, a) in name.bytes().enumerate() {
+            let mut before = std::mem::replace(&mut row[0], i + 1);
+            for (j, b) in other.bytes().enumerate() {
+                let change = before + usize::from(a != b);
+                before = row[j + 1];
+                row[j + 1] = change.min(row[j] + 1).min(before + 1);
+            }
+        }
+        row[other.len()]
+    };
+    let mut near: Vec<(usize, &str)> = all.map(|n| (steps(n), n)).filter(|(d, n)| *d <= n.len() / 3).collect();
+    near.sort();
+    near.into_iter().take(3).map(|(_, n)| n).collect()
+}
+
+/// The pass of that name, for switching it off; rewrite rules are switched off by [`rewrite`]'s options.
+fn find_optional(name: &str) -> Result<&'static Pass> {
+    find(name).map_err(|_| {
+        let rules = rewrite::rules::all();
+        let optional = PASSES.iter().filter(|p| !p.required).map(|p| p.name);
+        let near = nearest(name, optional.clone().chain(rules.iter().map(|r| r.name)));
+        let near = if near.is_empty() { String::new() } else { format!("did you mean {}? ", near.join(" or ")) };
+        let known: Vec<&str> = optional.collect();
+        let help = format!("{near}hip-opt --list-rules lists the rules; optional passes are {}", known.join(", "));
+        Diagnostic::new(ErrorKind::Argument, format!("there is no pass or rewrite rule \"{name}\"")).help(help)
+    })
+}
+
 /// Runs the passes over what `unit` holds, up to the last or to `stop_after`.
 ///
 /// # Errors
 /// `Argument` for unknown pass names and for switching off a required pass; what a pass or hook reports; `Internal` when the verifier
 /// finds a pass's result wrong.
 pub fn run(mut unit: Unit, options: &Options, hooks: &mut Hooks) -> Result<Unit> {
-    options.stop_after.iter().chain(&options.disable).try_for_each(|n| find(n).map(|_| ()))?;
+    options.stop_after.iter().try_for_each(|n| find(n).map(|_| ()))?;
+    options.disable.iter().try_for_each(|n| find_optional(n).map(|_| ()))?;
     if let Some(p) = options.disable.iter().find(|n| find(n).is_ok_and(|p| p.required)) {
         return Err(Diagnostic::new(ErrorKind::Argument, format!("pass \"{p}\" is required: without it nothing runs")));
     }
@@ -510,7 +544,8 @@ pub fn render() -> String {
         out += &format!("| {} | `{}` | {kind} | {needs} | {gives} | {} | {slot} |\n", i + 1, p.name, p.doc);
     }
     out += &format!(
-        "\nThe seventh slot, `{}`, runs in the library once inputs, outputs and metadata are written.\n",
+        "\nThe seventh slot, `{}`, runs in the library once inputs, outputs and metadata are written. A plugin is a function that a \
+         program gives to a slot: `Hooks::add`, then `Compiler::compile_with`; what it leaves is verified.\n",
         Slot::AfterInterface.name()
     );
     out += "\n```console\n$ hip-opt model.onnx --disable rewrite --stop-after infer-again\n…\n\
@@ -541,6 +576,7 @@ mod tests {
         if std::env::var_os("BLESS").is_some() {
             std::fs::write(path, render()).unwrap();
         }
-        assert_eq!(std::fs::read_to_string(path).unwrap(), render(), "run this test with BLESS=1");
+        let fresh = std::fs::read_to_string(path).unwrap() == render();
+        assert!(fresh, "docs/passes.md is stale: BLESS=1 cargo test -p hip-ep-lower fresh");
     }
 }

@@ -74,6 +74,7 @@ fn models(t: &mut Texts<'_>) {
     t.add("truncated model", compile(bytes[..bytes.len() / 2].to_vec()));
     t.add("empty model", compile(vec![]));
     t.add("model that is a zip archive", compile(b"PK\x03\x04 and so on".to_vec()));
+    t.add("model that is compiled", compile(b"\x89HEP\r\n\x1a\n and so on".to_vec()));
     t.add("model that is text", compile(b"hello, this is no model".to_vec()));
     t.graph(
         "cycle",

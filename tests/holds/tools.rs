@@ -1,7 +1,7 @@
 //! What the command-line tools refuse, and what they say.
 
 use super::kit::*;
-use hip_ep::{DType, Tensor};
+use hip_ep::{CompiledModel, Compiler, DType, DeviceKind, Tensor};
 use std::path::Path;
 use std::process::Command;
 
@@ -44,6 +44,7 @@ fn the_compiler_overwrites_neither_the_model_nor_what_is_no_file() {
     refused(&["m.onnx", "-o", "link.hipep"], "would overwrite the model");
     refused(&["m.hipep"], "would overwrite the model");
     refused(&["n.constants"], "would overwrite the model");
+    refused(&["folder"], "folder is a folder, not a model");
     refused(&["m.onnx", "-o", "k.constants"], "the name of its constants file");
     refused(&["m.onnx", "-o", "/dev/full"], "is no regular file");
     refused(&["m.onnx", "-o", "folder"], "is no regular file");
@@ -71,6 +72,20 @@ fn constants_of_another_model_are_refused() {
     // Two forms of one model share the file.
     compile(&["a.onnx", "--mode", "native", "-o", "net.so"]);
     assert!(run("net.hipep").0 && run("net.so").0);
+}
+
+#[test]
+fn writers_of_one_name_leave_files_that_belong_together() {
+    let f = Folder::new("tools-writers");
+    let models = [1, 2].map(|seed| Compiler::new().compile_bytes(product(seed), None).expect("it compiles"));
+    let path = f.file("net.hipep");
+    for _ in 0..100 {
+        std::thread::scope(|s| {
+            models.iter().for_each(|m| drop(s.spawn(|| m.save(&path).expect("the folder is ours"))));
+        });
+        let whole = CompiledModel::load(&path).and_then(|m| m.session(DeviceKind::Cpu, Default::default()));
+        assert!(whole.is_ok(), "{whole:?}");
+    }
 }
 
 #[test]
@@ -213,6 +228,31 @@ fn sets_that_are_not_compared_are_told() {
     assert!(test(&["d/set_0"]).1.ends_with(": ok\n"));
     refused(TEST, f.path(), &["m.hipep", "--data-dir", "d"], "--data-dir d/set_0");
     refused(RUNNER, f.path(), &["m.onnx", "--dump", "m.onnx/d"], "cannot make the folder m.onnx/d");
+}
+
+#[test]
+fn what_is_no_model_is_told_with_what_to_do() {
+    let f = compiled("tools-models");
+    for exe in [OPT, RUNNER, COMPILER] {
+        let out: &[&str] = if exe == COMPILER { &["-o", "out.hipep"] } else { &[] };
+        let refused = |file: &str, words: &str| refused(exe, f.path(), &[&[file], out].concat(), words);
+        refused("m.hipep", "a compiled model\n  file  m.hipep\n  help  run it with hip-test");
+        refused("m.constants", "the constants file of a compiled model");
+        let text = "onnx module \"m\"\nopset \"\" 17\ngraph(%v0 \"x\" : f32[2]) {\n  %v1 = OP %v0 : ?\n  return %v1 \"y\"\n}\n";
+        for (op, words) in [
+            ("Relu", "help  an operator is written NAME-VERSION: Relu-6"),
+            ("Snap-1", "help  docs/OPS.md has the operators"),
+            ("Softmax-13 %v0 {axes = 1} :? %v2 = Relu-6", "help  its attributes are axis"),
+        ] {
+            std::fs::write(f.file("m.hir"), text.replace("OP", op)).expect("the folder is ours");
+            refused("m.hir", words);
+        }
+    }
+    refused(OPT, f.path(), &["m.onnx", "--disable", "mul-won"], "help  did you mean mul-one?");
+    let (ok, said) = tool(OPT, f.path(), &["--list-rules"]);
+    assert!(ok && said.lines().any(|l| l.starts_with("mul-one ") && l.contains("exact")), "{said}");
+    let (ok, said) = tool(OPT, f.path(), &["m.onnx", "--disable", "mul-one"]);
+    assert!(ok, "{said}");
 }
 
 #[test]

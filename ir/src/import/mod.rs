@@ -109,6 +109,9 @@ fn known_format(bytes: &[u8]) -> Result<()> {
         (b"GGUF", "a GGUF file", "export the model to ONNX"),
         (b"\x80\x02", "a Python pickle", "export the model with torch.onnx.export"),
         (b"\x1f\x8b", "a gzip archive", "unpack it"),
+        (b"\x89HEP\r\n", "a compiled model", "run it with hip-test, look inside with hip-inspect"),
+        (b"\x89HEPCST", "the constants file of a compiled model", "give the .hipep or .so file beside it to hip-test"),
+        (b"\x7fELF", "a program or shared object", "a model that was compiled to a shared object runs with hip-test"),
         (b"<", "a text file", "download the model file itself, not its web page"),
         (b"{", "a text file", "download the model file itself"),
     ];

@@ -447,6 +447,15 @@ fn seed(def: &OpDef, text: &str) -> u64 {
 
 /// Elementwise operators make equal elements of equal ones, wherever they stand; movers hand operand 0's on.
 #[test]
+fn every_family_is_in_the_list() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops");
+    let files =
+        std::fs::read_dir(folder).unwrap().flatten().map(|e| std::fs::read_to_string(e.path()).unwrap_or_default());
+    let n = files.filter(|text| text.contains("\npub static ROWS:")).count();
+    assert_eq!(n, super::FAMILIES.len(), "a file with rows is missing in FAMILIES (ir/src/ops/mod.rs)");
+}
+
+#[test]
 fn rows_are_what_their_traits_say() {
     let (mut n, mut wrong) = (0, vec![]);
     for def in families() {

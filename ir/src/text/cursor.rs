@@ -41,6 +41,7 @@ impl<'a> Cursor<'a> {
         let source: String = self.text[start..].lines().next().unwrap_or("").chars().take(160).collect();
         Diagnostic::new(ErrorKind::Malformed, format!("line {line}, column {column}: {what}"))
             .note("line", source.trim())
+            .help("the grammar of the text form is in docs/IR.md")
     }
     /// An error here: something else was expected.
     pub fn expected(&mut self, what: &str) -> Diagnostic {

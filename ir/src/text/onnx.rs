@@ -154,7 +154,10 @@ pub(super) fn parse_attrs<D: crate::graph::Dialect>(c: &mut Cursor, m: &mut Modu
         let name = c.word("an attribute")?;
         let kind = def.attrs.iter().find(|a| a.name == name).map(|a| a.kind);
         let (Some(kind), Some(i)) = (kind, def.slot(name)) else {
-            return Err(c.error(at, format!("{}-{} has no attribute {name:?}", def.full_name(), def.since)));
+            let known: Vec<&str> = def.attrs.iter().filter(|a| a.kind != AttrKind::Graph).map(|a| a.name).collect();
+            let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+            let e = c.error(at, format!("{}-{} has no attribute {name:?}", def.full_name(), def.since));
+            return Err(e.help(format!("its attributes are {known}")));
         };
         c.expect("=")?;
         slots[i] = if c.eat("_") {

@@ -286,11 +286,27 @@ pub(super) fn op_name<D: Dialect>(c: &mut Cursor, m: &Module<D>) -> Result<OpId>
         domain = name;
         name = c.word("an operator")?;
     }
+    let registry = m.registry.clone();
+    let known = || -> Vec<String> {
+        let prefix = if domain.is_empty() { String::new() } else { format!("{domain}:") };
+        registry.versions(domain, name).iter().map(|(since, _)| format!("{prefix}{name}-{since}")).collect()
+    };
+    if !c.peek("-") {
+        let rows = known();
+        let like = if rows.is_empty() { "Relu-6".to_string() } else { rows.join(" or ") };
+        return Err(c
+            .expected("\"-\"")
+            .help(format!("an operator is written NAME-VERSION: {like}; docs/OPS.md has them")));
+    }
     c.expect("-")?;
     let version = c.number("a version")?;
-    m.registry.find(domain, name, version).ok_or_else(|| {
+    registry.find(domain, name, version).ok_or_else(|| {
         let e = c.error(at, format!("there is no operator {name} of domain {domain:?} at version {version}"));
+        let rows = known();
+        let rows =
+            if rows.is_empty() { String::new() } else { format!(": of this name there are {}", rows.join(", ")) };
         Diagnostic::new(ErrorKind::Unsupported, e.message())
+            .help(format!("docs/OPS.md has the operators and their versions{rows}"))
     })
 }
 

@@ -53,6 +53,12 @@ not an ONNX model but a Git LFS pointer
     check_bytes(
         b"\x7fELF\x02\x01\x01\0",
         "
+not an ONNX model but a program or shared object
+  help  a model that was compiled to a shared object runs with hip-test",
+    );
+    check_bytes(
+        b"\x7fAAA\x02\x01\x01\0",
+        "
 not an ONNX model, or a damaged one: field 15 has wire type 7 at byte 0
   help  is this file an ONNX model? If it is, copy or download it again",
     );

@@ -228,7 +228,24 @@ fn fails(from: &str, to: &str, expected: &str) {
     let text = SMALL.replacen(from, to, 1);
     assert_ne!(text, SMALL, "the text to change is there");
     let e = parse_onnx(&text, &registry()).expect_err("must fail").to_string();
+    let (e, help) = e.rsplit_once("\n  help  ").expect("it says what to do");
+    assert!(["docs/IR.md", "docs/OPS.md", "attributes"].iter().any(|w| help.contains(w)), "{help}");
     assert_eq!(e, expected.trim_start_matches('\n'), "\n--- got ---\n{e}\n");
+}
+
+#[test]
+fn errors_say_what_to_write() {
+    let help = |from: &str, to: &str| {
+        let e = parse_onnx(&SMALL.replacen(from, to, 1), &registry()).expect_err("must fail").to_string();
+        e.rsplit_once("\n  help  ").expect("it says what to do").1.to_string()
+    };
+    let all = help("Softmax-13", "Softmax");
+    assert!(all.starts_with("an operator is written NAME-VERSION: ") && all.contains("Softmax-13"), "{all}");
+    assert!(help("Softmax-13", "Sotfmax").starts_with("an operator is written NAME-VERSION: Relu-6"));
+    let all = help("Softmax-13", "Softmax-0");
+    assert!(all.contains(": of this name there are ") && all.ends_with("Softmax-13"), "{all}");
+    assert_eq!(help("Softmax-13 %v2", "Softmax-13 %v2 {axes = 1}"), "its attributes are axis");
+    assert_eq!(help("Add-7 %v0, @c0", "Add-7 %v0, @c0 {axis = 1}"), "its attributes are none");
 }
 
 #[test]
