@@ -16,6 +16,14 @@
 //! # }
 //! ```
 //!
+//! - **Inputs** go by position or by name ([`RunInputs`]); **outputs** come as tensors, or go to memory of the caller's ([`OutputAllocator`]).
+//! - **Devices**: [`CompileOptions::targets`] says what code an artifact holds ([`Target`]), [`DeviceKind`] where a session runs; [`doctor`]
+//!   tells which GPUs there are.
+//! - **Operators of your own** need no fork: give their rows to `ir::Registry::with_rows` beside the built-in ones, read the model with
+//!   that registry (`ir::import`, `ir::text`), and compile the module with [`Compiler::compile_with`], which takes passes of your own, too
+//!   ([`Hooks`]).
+//! - **Features**: `llvm` compiles; without it shared objects still load and run. `tools` is what only the five programs need.
+//!
 //! This crate holds no algorithm: import and IR are in `ir`, the e-graph in `rewrite`, lowering and planning in `lower`, LLVM in
 //! `codegen`, devices in `runtime`; they are re-exported here under their names. Errors are [`Diagnostic`]s. Libraries log through
 //! `tracing`, never print and never exit.
@@ -35,13 +43,13 @@ pub use compiler::Compiler;
 pub use model::{CompiledModel, DeviceKind};
 pub use options::{CompileOptions, Constants, OPTIONS, Target};
 
-#[doc(no_inline)]
+#[doc(inline)]
 pub use lower::pass::{Hooks, Lowered};
-#[doc(no_inline)]
+#[doc(inline)]
 pub use runtime::device::hip::doctor;
-#[doc(no_inline)]
+#[doc(inline)]
 pub use runtime::{OutputAllocator, OutputBuffer, OutputRequest, RunInputs, RunOptions, Session, SessionOptions};
-#[doc(no_inline)]
+#[doc(inline)]
 pub use tensor::{DType, Diagnostic, ErrorKind, Result, Tensor};
 
 pub use artifact;
