@@ -176,7 +176,8 @@ impl CompiledModel {
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let write = || artifact::write_beside(path, |f| std::io::Write::write_all(f, self.0.artifact.bytes()));
-        self.save_both(path, write)
+        let _both = artifact::lock_folder(path);
+        self.save_constants(path).and_then(|()| write()).map_err(Diagnostic::or_help)
     }
 
     /// Writes a shared object that runs in processes without LLVM, and its constants beside it.
@@ -190,18 +191,8 @@ impl CompiledModel {
             let gpu: Vec<_> = self.0.artifact.sections_of(Kind::GpuCode).collect();
             codegen::native::link_shared(&self.object()?, &artifact::gpu::pack(&gpu), path)
         };
-        self.save_both(path, write)
-    }
-
-    /// Writes constants and code, one writer in a folder at a time: two that write the same name at once would leave the constants of
-    /// one beside the code of the other.
-    fn save_both(&self, path: &Path, code: impl FnOnce() -> Result<()>) -> Result<()> {
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // Some network file systems lock no folders; there the last writer of each file wins.
-        let lock = std::fs::File::open(folder).ok().filter(|f| f.lock().is_ok());
-        let done = self.save_constants(path).and_then(|()| code());
-        drop(lock);
-        done.map_err(Diagnostic::or_help)
+        let _both = artifact::lock_folder(path);
+        self.save_constants(path).and_then(|()| write()).map_err(Diagnostic::or_help)
     }
 
     fn save_constants(&self, path: &Path) -> Result<()> {

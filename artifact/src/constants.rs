@@ -194,6 +194,15 @@ pub fn verify(file: &Bytes, metadata: &Metadata) -> Result<()> {
     Ok(())
 }
 
+/// Keeps other processes from writing into the folder of `path` until the result is dropped: an artifact and its constants are two
+/// files. Where the file system has no locks, nothing is kept.
+pub fn lock_folder(path: &Path) -> Option<File> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = File::open(folder).ok()?;
+    folder.lock().ok()?;
+    Some(folder)
+}
+
 /// Writes a file through a temporary one beside it, then renames it.
 ///
 /// # Errors

@@ -37,7 +37,7 @@ pub mod fuzz;
 pub mod gpu;
 pub mod metadata;
 
-pub use constants::{ConstantsWriter, constants_path, external, seeded, splat, write_beside};
+pub use constants::{ConstantsWriter, constants_path, external, lock_folder, seeded, splat, write_beside};
 pub use container::{Artifact, Builder, Kind};
 pub use metadata::{
     Alias, Constant, ConstantsFile, Count, DebugNode, Domain, ExternalRange, GpuLaunch, Kernel, Metadata, Port, Source,
