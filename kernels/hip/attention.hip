@@ -1,4 +1,5 @@
-// y[b, h, s, e] = softmax(scale * q[b, h, s, d] * k[b, h, t, d]^T + mask) * v[b, h, t, e], softmax in f32.
+// y[b, h, s, e] = softmax(scale * q[b, h, s, d] * k[b, h, t, d]^T + mask) * v[b, h, t, e], softmax in f32; where mask_selects
+// is not 0, an element of the mask that is not 0 takes the score's place.
 //
 // Keys pass by 32 at a time; a row keeps its maximum m, its sum l and its result, and scales the latter two when m grows. A row whose
 // scores are all -inf gives NaN, no keys at all give 0, as the CPU's.
@@ -11,7 +12,7 @@
     const T *q, const T *k, const T *v, const T *mask, T *y, pk_i64 batch, pk_i64 heads, pk_i64 s, pk_i64 t, pk_i64 d, \
         pk_i64 e, pk_i64 q_batch, pk_i64 q_head, pk_i64 q_row, pk_i64 k_batch, pk_i64 k_head, pk_i64 k_row,            \
         pk_i64 k_col, pk_i64 v_batch, pk_i64 v_head, pk_i64 v_row, pk_i64 mask_batch, pk_i64 mask_head,                \
-        pk_i64 mask_row, pk_i64 mask_col, double scale
+        pk_i64 mask_row, pk_i64 mask_col, pk_i64 mask_selects, double scale
 
 // One head, and the block's first query row.
 template <class T> struct pk_attention {
@@ -20,7 +21,7 @@ template <class T> struct pk_attention {
     pk_i64 q_row, k_row, k_col, v_row, mask_row, mask_col;
     pk_i32 s, t, d, e, row0;
     float scale;
-    bool there;
+    bool there, selects;
     PK_IN pk_attention(PK_ATTENTION_ARGS(T), pk_i32 rows) {
         pk_i64 across = (s + rows - 1) / rows, bh = (pk_i64)pk_bid() / across, b = bh / heads, h = bh % heads;
         there = b < batch;
@@ -36,6 +37,7 @@ template <class T> struct pk_attention {
         this->v_row = v_row;
         this->mask_row = mask_row;
         this->mask_col = mask_col;
+        selects = mask_selects != 0;
         this->s = (pk_i32)s;
         this->t = (pk_i32)t;
         this->d = (pk_i32)d;
@@ -47,14 +49,17 @@ template <class T> struct pk_attention {
         if (key >= t) return -PK_INF;
         float x = dot * scale;
 #ifndef PK_NO_MASK
-        if (mask && row < s) x += pk_get(mask[row * mask_row + (key + PK_SHIFT < t ? key + PK_SHIFT : 0) * mask_col]);
+        if (mask && row < s) {
+            float m = pk_get(mask[row * mask_row + (key + PK_SHIFT < t ? key + PK_SHIFT : 0) * mask_col]);
+            x = !selects ? x + m : m == 0.f ? x : m;
+        }
 #endif
         return x;
     }
 };
 #define PK_ATTENTION(T, ROWS)                                                                                          \
     pk_attention<T> g(q, k, v, mask, y, batch, heads, s, t, d, e, q_batch, q_head, q_row, k_batch, k_head, k_row,      \
-                      k_col, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, mask_col, scale, ROWS)
+                      k_col, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, mask_col, mask_selects, scale, ROWS)
 
 // e^(x - m), 0 for -inf even where m is -inf.
 PK_FN float pk_weight(float x, float m) { return x == -PK_INF ? 0.f : pk_exp(x - m); }

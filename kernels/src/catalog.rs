@@ -141,6 +141,7 @@ const ATTENTION_INTS: &[&str] = &[
     "mask_head",
     "mask_row",
     "mask_col",
+    "mask_selects",
 ];
 const FILL_INTS: &[&str] = &["rank", "count", "d0", "d1", "d2", "d3", "d4", "d5", "d6", "d7"];
 
@@ -201,7 +202,7 @@ const fn attention(name: &'static str, d: DType) -> KernelDef {
         },
         ints: ATTENTION_INTS,
         scalars: &["scale"],
-        doc: "y[b, h, s, e] = softmax(scale * q[b, h, s, d] * k[b, h, t, d]^T + mask) * v[b, h, t, e], softmax in f32",
+        doc: "y[b, h, s, e] = softmax(scale * q[b, h, s, d] * k[b, h, t, d]^T + mask) * v[b, h, t, e], softmax in f32; with mask_selects an element of the mask that is not 0 takes the score's place",
     }
 }
 const fn count(name: &'static str, d: DType) -> KernelDef {

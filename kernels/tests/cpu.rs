@@ -162,16 +162,41 @@ fn attention_matches_plain_loops() {
         let k_trans = r.of(&[0, 1]) == 1;
         let (k_row, k_col) = if k_trans { (1, t) } else { (d, 1) };
         let (q, k, v) = (r.vec(b * h * s * d), r.vec(b * h * t * d), r.vec(b * h * t * e));
+        let selects = r.of(&[0, 1]);
         // The mask is per batch and key; one key of the second query row is shut out.
         let mask = (r.of(&[0, 1]) == 1).then(|| {
             let mut m = r.vec(b * t);
             if t > 1 {
                 m[t - 1] = f32::NEG_INFINITY;
             }
+            if selects == 1 {
+                m.iter_mut().step_by(2).for_each(|x| *x = 0.0);
+            }
             m
         });
-        let ints =
-            [b, h, s, t, d, e, h * s * d, s * d, d, h * t * d, t * d, k_row, k_col, h * t * e, t * e, e, t, 0, 0, 1];
+        let ints = [
+            b,
+            h,
+            s,
+            t,
+            d,
+            e,
+            h * s * d,
+            s * d,
+            d,
+            h * t * d,
+            t * d,
+            k_row,
+            k_col,
+            h * t * e,
+            t * e,
+            e,
+            t,
+            0,
+            0,
+            1,
+            selects,
+        ];
         let ints = ints.map(|x| x as i64);
         let want = plain::attention(&q, &k, &v, mask.as_deref(), &ints, 0.3);
         let what = format!("case {case}: {ints:?}");

@@ -238,7 +238,8 @@ pub(crate) fn add_and_activate(v: &mut [f64], shape: &[usize], added: &[&Tensor]
     Ok(())
 }
 
-/// `softmax(scale · q · kᵀ + mask) · v`; `k_trans` says that `k` is already transposed.
+/// `softmax(scale · q · kᵀ + mask) · v`; `k_trans` says that `k` is already transposed. A mask that selects takes the scores' place
+/// where it is not 0, instead of being added.
 ///
 /// # Errors
 /// `Shape` when extents do not fit.
@@ -246,15 +247,22 @@ pub fn attention(
     q: &Tensor,
     k: &Tensor,
     v: &Tensor,
-    mask: Option<&Tensor>,
+    mask: Option<(&Tensor, bool)>,
     scale: f64,
     k_trans: bool,
 ) -> Result<Tensor> {
     let kt = if k_trans { k.clone() } else { swapped(k)? };
     let (shape, mut scores) = product(q, &kt)?;
     scores.iter_mut().for_each(|x| *x *= scale);
-    let masks: Vec<&Tensor> = mask.into_iter().collect();
-    add_and_activate(&mut scores, &shape, &masks, Activation::None)?;
+    match mask {
+        Some((mask, true)) => {
+            let mut chosen = vec![0.0; scores.len()];
+            add_and_activate(&mut chosen, &shape, &[mask], Activation::None)?;
+            scores.iter_mut().zip(chosen).filter(|(_, m)| *m != 0.0).for_each(|(x, m)| *x = m);
+        }
+        Some((mask, false)) => add_and_activate(&mut scores, &shape, &[mask], Activation::None)?,
+        None => {}
+    }
     let t = shape.last().copied().unwrap_or(0);
     if t > 0 {
         for row in scores.chunks_exact_mut(t) {

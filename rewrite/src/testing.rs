@@ -147,7 +147,11 @@ pub fn registry() -> Arc<Registry> {
                 const { req("v", "T") },
                 const { opt("m", "T") },
             ],
-            attrs: &[const { attr("scale", AttrKind::Float(1.0)) }, const { attr("k_trans", AttrKind::Int(0)) }],
+            attrs: &[
+                const { attr("scale", AttrKind::Float(1.0)) },
+                const { attr("k_trans", AttrKind::Int(0)) },
+                const { attr("mask_selects", AttrKind::Int(0)) },
+            ],
             ..row("Attention", 3, attention)
         },
         OpDef { outputs: &[const { var("ys", "T") }], ..row("Halves", 1, halves) },

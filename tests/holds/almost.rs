@@ -146,30 +146,39 @@ fn numbers_of_f64_are_not_rounded_to_attributes() {
     same("GELU of another root", &gelu, std::slice::from_ref(&x));
 }
 
-/// A row of which everything is masked by the least f16 is the mean of the values: the mask is no addend.
+/// `Where(p, scores, low)` in an attention: a row of which everything is masked is the mean of the values, and what the keys that are
+/// masked hold does not matter.
 #[test]
-fn the_least_f16_masks_all_of_a_row() {
-    let half = |seed, shape: &[usize]| {
-        let n = shape.iter().product();
-        Tensor::from_f64_as(F16, shape, &noise(seed, n).into_iter().map(|v| 4.0 * f64::from(v)).collect::<Vec<_>>())
-    };
-    let g = graph()
-        .input("q", F16, &["b", "2", "s", "4"])
-        .input("k", F16, &["b", "2", "4", "t"])
-        .input("v", F16, &["b", "2", "t", "4"])
-        .input("p", DType::Bool, &["s", "t"])
-        .weight("low", &scalar(F16, -65504.0))
-        .node("MatMul", &["q", "k"], &["z"])
-        .node("Where", &["p", "z", "low"], &["m"])
-        .node_with("Softmax", &["m"], &["w"], vec![int("axis", -1)])
-        .node("MatMul", &["w", "v"], &["y"])
-        .output("y");
-    let p = Tensor::from_f64_as(DType::Bool, &[3, 5], &[1., 1., 0., 0., 1., 0., 0., 0., 0., 0., 0., 1., 0., 1., 0.]);
-    let inputs = [half(1, &[1, 2, 3, 4]), half(2, &[1, 2, 4, 5]), half(3, &[1, 2, 5, 4]), p];
-    let got = run(&session(&g.clone().compile(), DeviceKind::Cpu), &inputs);
-    let want = interpret(&g.bytes(), &inputs);
-    for (x, y) in got[0].to_f64_vec().into_iter().zip(want[0].to_f64_vec()) {
-        assert!((x - y).abs() <= 2e-2, "{x}, not {y}");
+fn masks_that_select_do_not_add() {
+    for (d, low, tolerance) in [(F16, -65504.0, 2e-2), (DType::F32, -1e4, 1e-5)] {
+        let fill = |seed, shape: &[usize]| {
+            let n = shape.iter().product();
+            Tensor::from_f64_as(d, shape, &noise(seed, n).into_iter().map(|v| 4.0 * f64::from(v)).collect::<Vec<_>>())
+        };
+        let g = graph()
+            .input("q", d, &["b", "2", "s", "4"])
+            .input("k", d, &["b", "2", "4", "t"])
+            .input("v", d, &["b", "2", "t", "4"])
+            .input("p", DType::Bool, &["s", "t"])
+            .weight("low", &scalar(d, low))
+            .node("MatMul", &["q", "k"], &["z"])
+            .node("Where", &["p", "z", "low"], &["m"])
+            .node_with("Softmax", &["m"], &["w"], vec![int("axis", -1)])
+            .node("MatMul", &["w", "v"], &["y"])
+            .output("y");
+        let p = [1., 1., 0., 0., 1., 0., 0., 0., 0., 0., 0., 1., 0., 1., 0.];
+        let mut k = fill(2, &[1, 2, 4, 5]).to_f64_vec();
+        k.iter_mut().skip(2).step_by(5).for_each(|x| *x = f64::NAN);
+        let k = Tensor::from_f64_as(d, &[1, 2, 4, 5], &k);
+        let p = Tensor::from_f64_as(DType::Bool, &[3, 5], &p);
+        let inputs = [fill(1, &[1, 2, 3, 4]), k, fill(3, &[1, 2, 5, 4]), p];
+        let m = g.clone().compile();
+        assert!(m.metadata().kernels.iter().any(|k| k.name.starts_with("attention")), "no attention was found");
+        let want = interpret(&g.bytes(), &inputs);
+        let got = run(&session(&m, DeviceKind::Cpu), &inputs);
+        for (x, y) in got[0].to_f64_vec().into_iter().zip(want[0].to_f64_vec()) {
+            assert!((x - y).abs() <= tolerance, "{d}: {x}, not {y}");
+        }
     }
 }
 

@@ -109,6 +109,7 @@ pub fn pool() -> Vec<Case> {
         let (pt, pl, pb, pr) = (r.of(&[0, 1]).min(kh - 1), r.of(&[0, 1]), r.of(&[0, 1]).min(kh - 1), r.of(&[0, 1]));
         let (oh, ow) = ((h + pt + pb - (kh - 1) * dh - 1) / sh + 1, (w + pl + pr - (kw - 1) * dw - 1) / sw + 1);
         let kind = i % 3;
+        let selects = usize::from(i % 4 == 3 || i == 1);
         let mut x = r.vec(nc * h * w);
         if i == 3 {
             x[h * w / 2] = f32::NAN;
@@ -141,6 +142,7 @@ pub fn attention() -> Vec<Case> {
         let (q, k, v) = (r.vec(b * h * s * d), r.vec(b * h * t * d), r.vec(b * h * t * e));
         // Masks per key; per row and key with the first row shut out; none. Values grow, so that the maximum moves late.
         let kind = i % 3;
+        let selects = usize::from(i % 4 == 3 || i == 1);
         let (mask_len, mb, mr) = [(b * t, t, 0), (b * s * t, s * t, t), (0, 0, 0)][kind];
         let mask = (kind < 2).then(|| {
             let mut m = r.vec(mask_len);
@@ -148,10 +150,34 @@ pub fn attention() -> Vec<Case> {
             m.iter_mut().enumerate().for_each(|(j, x)| *x = half::f16::from_f32(*x + late(j)).to_f32());
             let shut = if kind == 1 { 0..t } else { t.saturating_sub(1).max(1).min(t)..t };
             m[shut].fill(f32::NEG_INFINITY);
+            if selects == 1 {
+                m.iter_mut().step_by(3).for_each(|x| *x = 0.0);
+            }
             m
         });
-        let ints =
-            [b, h, s, t, d, e, h * s * d, s * d, d, h * t * d, t * d, k_row, k_col, h * t * e, t * e, e, mb, 0, mr, 1];
+        let ints = [
+            b,
+            h,
+            s,
+            t,
+            d,
+            e,
+            h * s * d,
+            s * d,
+            d,
+            h * t * d,
+            t * d,
+            k_row,
+            k_col,
+            h * t * e,
+            t * e,
+            e,
+            mb,
+            0,
+            mr,
+            1,
+            selects,
+        ];
         let ints = ints.map(|x| x as i64);
         let want = plain::attention(&q, &k, &v, mask.as_deref(), &ints, 0.7);
         let inputs = [Some(q), Some(k), Some(v), mask];

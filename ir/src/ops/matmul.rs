@@ -138,17 +138,27 @@ pub static ROWS: &[OpDef] = &[
         domain: HIP_DOMAIN,
         inputs: &[req("q", "T"), req("k", "T"), req("v", "T"), opt("mask", "T")],
         outputs: &[req("y", "T")],
-        attrs: &[attr("scale", AttrKind::Float(1.0)), attr("k_trans", AttrKind::Int(0))],
+        // With mask_selects an element of the mask that is not 0 takes the score's place.
+        attrs: &[
+            attr("scale", AttrKind::Float(1.0)),
+            attr("k_trans", AttrKind::Int(0)),
+            attr("mask_selects", AttrKind::Int(0)),
+        ],
         dtypes: &[TF],
         infer: attention_infer,
         reference: Some(|c| {
             let (scale, k_trans) = (c.attrs.float(0).unwrap_or(1.0), c.attrs.int(1) == Some(1));
-            let y = matmul::attention(c.input(0)?, c.input(1)?, c.input(2)?, c.opt(3), scale.into(), k_trans)?;
+            let mask = c.opt(3).map(|m| (m, c.attrs.int(2) == Some(1)));
+            let y = matmul::attention(c.input(0)?, c.input(1)?, c.input(2)?, mask, scale.into(), k_trans)?;
             Ok(vec![y])
         }),
         lower: &[Candidate::Kernel(attention_call)],
         tolerance: SUMS,
-        cases: &["[2,3,4,8];[2,3,5,8];[2,3,5,6]", "[2,2,4,8];[2,2,8,4];[2,2,4,8];[2,1,1,4] k_trans=1"],
+        cases: &[
+            "[2,3,4,8];[2,3,5,8];[2,3,5,6]",
+            "[2,2,4,8];[2,2,8,4];[2,2,4,8];[2,1,1,4] k_trans=1",
+            "[2,4,8];[2,5,8];[2,5,8];[4,5]{0,0,-9,0,-9,0,-9} mask_selects=1",
+        ],
         ..ROW
     },
 ];
@@ -548,6 +558,7 @@ fn attention_call(c: &mut NodeCtx) -> Plan<CallSpec> {
         }
         None => ints.extend([no; 4]),
     }
+    ints.push(if c.attrs.int(2) == Some(1) { IntArg::Dim(one) } else { no });
     let scale = f64::from(c.attrs.float(0).unwrap_or(1.0));
     Ok(CallSpec { kernel, reads, writes: vec![0], ints, scalars: vec![scale], scratch: vec![] })
 }

@@ -24,6 +24,8 @@ struct Problem<'a, T> {
     mask: Option<(&'a [T], [usize; 4])>,
     y: Out<T>,
     scale: f32,
+    /// Whether an element of the mask that is not 0 takes the score's place.
+    selects: bool,
 }
 
 fn span(dims: &[usize], strides: &[usize]) -> Result<usize, KernelError> {
@@ -39,11 +41,11 @@ fn span(dims: &[usize], strides: &[usize]) -> Result<usize, KernelError> {
 /// # Safety
 /// As for [`super::run`].
 pub(crate) unsafe fn attention<T: Elem>(tier: Tier, team: &dyn Team, args: &Args) -> Result<(), KernelError> {
-    let mut z = [0usize; 20];
+    let mut z = [0usize; 21];
     for (i, z) in z.iter_mut().enumerate() {
         *z = args.size(i)?;
     }
-    let [batch, heads, s, t, d, e, qb, qh, qr, kb, kh, kr, kc, vb, vh, vr, mb, mh, mr, mc] = z;
+    let [batch, heads, s, t, d, e, qb, qh, qr, kb, kh, kr, kc, vb, vh, vr, mb, mh, mr, mc, selects] = z;
     if product(&[batch, heads, s, e])? == 0 {
         return Ok(());
     }
@@ -67,6 +69,7 @@ pub(crate) unsafe fn attention<T: Elem>(tier: Tier, team: &dyn Team, args: &Args
             },
             y: args.out::<T>(4),
             scale: args.scalars[0] as f32,
+            selects: selects != 0,
         }
     };
     let blocks = s.div_ceil(ROWS);
@@ -103,7 +106,12 @@ impl<T: Elem> Problem<'_, T> {
             line.iter_mut().for_each(|x| *x *= self.scale);
             if let Some((m, [mb, mh, mr, mc])) = self.mask {
                 let base = b * mb + h * mh + (row + i) * mr;
-                if mc == 1 {
+                if self.selects {
+                    line.iter_mut().enumerate().for_each(|(j, x)| {
+                        let m = m[base + j * mc].get();
+                        *x = if m == 0.0 { *x } else { m };
+                    });
+                } else if mc == 1 {
                     line.iter_mut().zip(&m[base..]).for_each(|(x, m)| *x += m.get());
                 } else {
                     line.iter_mut().enumerate().for_each(|(j, x)| *x += m[base + j * mc].get());

@@ -146,9 +146,9 @@ pub fn pool2d(x: &[f32], ints: &[i64; 16]) -> Option<Vec<f64>> {
 }
 
 /// Attention; the result is contiguous.
-pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: Option<&[f32]>, ints: &[i64; 20], scale: f64) -> Vec<f64> {
+pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: Option<&[f32]>, ints: &[i64; 21], scale: f64) -> Vec<f64> {
     let [b, h, s, t, d, e, rest @ ..] = ints.map(|x| x as usize);
-    let [q_b, q_h, q_r, k_b, k_h, k_r, k_c, v_b, v_h, v_r, m_b, m_h, m_r, m_c] = rest;
+    let [q_b, q_h, q_r, k_b, k_h, k_r, k_c, v_b, v_h, v_r, m_b, m_h, m_r, m_c, selects] = rest;
     let mut want = Vec::with_capacity(b * h * s * e);
     for row in 0..b * h * s {
         let (bi, hi, qi) = (row / (h * s), row / s % h, row % s);
@@ -157,8 +157,15 @@ pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: Option<&[f32]>, ints: &[
                 let (x, y) = (q[bi * q_b + hi * q_h + qi * q_r + p], k[bi * k_b + hi * k_h + j * k_r + p * k_c]);
                 f64::from(x) * f64::from(y)
             };
-            let masked = mask.map_or(0.0, |m| m[bi * m_b + hi * m_h + qi * m_r + j * m_c].into());
-            (0..d).map(term).sum::<f64>() * scale + masked
+            let masked: f64 = mask.map_or(0.0, |m| m[bi * m_b + hi * m_h + qi * m_r + j * m_c].into());
+            let x = (0..d).map(term).sum::<f64>() * scale;
+            if selects == 0 {
+                x + masked
+            } else if masked == 0.0 {
+                x
+            } else {
+                masked
+            }
         };
         let scores: Vec<f64> = (0..t).map(score).collect();
         let max = scores.iter().fold(f64::NEG_INFINITY, |a, &x| a.max(x));

@@ -165,7 +165,14 @@ impl Interp<'_> {
                     }
                     sum *= s[0];
                     if let Some(m) = &ops[3] {
-                        sum += self.at(m, m.offset + b * st[10] + h * st[11] + r * st[12] + c * st[13])?;
+                        let m = self.at(m, m.offset + b * st[10] + h * st[11] + r * st[12] + c * st[13])?;
+                        sum = if st[14] == 0 {
+                            sum + m
+                        } else if m == 0.0 {
+                            sum
+                        } else {
+                            m
+                        };
                     }
                     w.push(sum);
                 }

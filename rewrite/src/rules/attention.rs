@@ -31,12 +31,13 @@ pub const RULES: &[Rule] = &[
           ] => code attention;
           "q:f32[2,h,s,4] k:f32[2,h,4,t] v:f32[2,h,t,e] c:f32[]=0.5 d:f32[]=2 mask:f32[2,1,1,t]",
           "q:f32[h,s,4] k:f32[h,4,t] v:f32[h,t,e] c:f32[]=0.5 d:f32[]=2 mask:f32[s,t]"),
-    // where(p, scores, -∞) = scores + where(p, 0, -∞)
+    // where(p, scores, low) takes where(p, 0, low) where that is not 0: what a masked score was, be it NaN, does not matter
     rule!("attention-where", Reassoc, idiom [
               concat!("(MatMul ", soft!(concat!("(Where ?p ", scores!(), " ?low)")), " ?v)"),
               concat!("(MatMul ", soft!(concat!("(Where ?p ?low2 ", scores!(), ")")), " ?v)"),
           ] => code attention;
           "#0 q:f32[2,h,s,4] k:f32[2,h,4,t] v:f32[2,h,t,e] c:f32[]=0.5 d:f32[]=2 p:bool[s,t] low:f32[]=-3e38",
+          "#0 q:f32[2,h,s,4] k:f32[2,h,4,t] v:f32[2,h,t,e] c:f32[]=0.5 d:f32[]=2 p:bool[s,t] low:f32[]=-2",
           "#1 q:f32[2,h,s,4] k:f32[2,h,4,t] v:f32[2,h,t,e] c:f32[]=0.5 d:f32[]=2 p:bool[s,t] low2:f32[]=-3e38"),
     // attention over transposed keys is attention over the keys
     rule!("attention-keys", Exact, law ["(hip:Attention{k_trans=1}@a ?q (Transpose@t ?k) ?v ?mask)"] => code keys;
@@ -96,6 +97,7 @@ fn attention(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
         return miss("the mask changes the shape of the scores");
     }
     let scale = factor(cx, m)?;
+    let selects = i64::from(m.get("p").is_some());
     let mask = match (m.get("mask"), m.get("p")) {
         (Some(mask), _) => mask,
         (None, Some(p)) => {
@@ -104,10 +106,9 @@ fn attention(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
                 (_, Some(l)) => (l, true),
                 _ => return Err(Skip::No),
             };
-            // Scores added to the low value must vanish in it, also where kernels add in f32: no finite f16 is low enough.
             match cx.scalar(low) {
-                Some(l) if l <= -1e30 => {}
-                Some(l) => return miss(format!("the masked value {l} is not low enough")),
+                Some(0.0) => return miss("the masked value is 0"),
+                Some(_) => {}
                 None => return miss("the masked value is not a constant"),
             }
             let zero = cx.scalar_const(dtype, 0.0);
@@ -118,7 +119,11 @@ fn attention(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     if !cx.absent(mask) && cx.dtype(mask) != Some(dtype) {
         return miss("the mask has another dtype");
     }
-    let attrs = [("scale", Attr::Float(F32::new(scale as f32))), ("k_trans", Attr::Int(1))];
+    let attrs = [
+        ("scale", Attr::Float(F32::new(scale as f32))),
+        ("k_trans", Attr::Int(1)),
+        ("mask_selects", Attr::Int(selects)),
+    ];
     cx.add("hip:Attention", &attrs, &[q, k, v, mask])
 }
 
