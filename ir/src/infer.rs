@@ -345,9 +345,7 @@ impl State<'_> {
                 } else {
                     format!("{name}_value{i}")
                 };
-                // A module inferred before has the symbol already.
-                let known = self.m.dims.find_symbol(&hint).filter(|&s| self.m.dims.sym(s).origin == Origin::ShapeValue);
-                let known = known.map(|s| self.m.dims.sym_dim(s)).filter(|d| !self.named.contains(d));
+                let known = self.symbol_of_before(&hint);
                 let d = known.unwrap_or_else(|| self.m.dims.symbol(&hint, Origin::ShapeValue));
                 if let Some(s) = self.m.dims.as_symbol(d) {
                     let sym = self.m.dims.sym_mut(s);
@@ -363,6 +361,18 @@ impl State<'_> {
         let used_before = |n2: &Node| self.m.graphs[r].nodes[*n2].ins.contains(&Some(v));
         self.again |= self.m.graphs[r].order.iter().find(|n2| used_before(n2)) != Some(&n);
         Ok(true)
+    }
+
+    /// The symbol of a shape value in a module that was inferred before. It has a number behind its name where that was taken.
+    fn symbol_of_before(&mut self, hint: &str) -> Option<DimId> {
+        let mut found = vec![self.m.dims.find_symbol(hint)?];
+        let numbered = |name: &str| {
+            let n = name.strip_prefix(hint).and_then(|n| n.strip_prefix('_'));
+            n.is_some_and(|n| !n.is_empty() && n.bytes().all(|c| c.is_ascii_digit()))
+        };
+        found.extend(self.m.dims.symbols().filter(|(_, s)| numbered(&s.name)).map(|(id, _)| id));
+        found.retain(|&s| self.m.dims.sym(s).origin == Origin::ShapeValue);
+        found.into_iter().map(|s| self.m.dims.sym_dim(s)).find(|d| !self.named.contains(d))
     }
 
     /// On the first visit: where the value already has a type with a symbol of the same origin (the module was inferred before),

@@ -1,7 +1,7 @@
 //! Models that are almost what a rewrite rule looks for: what only looks like it is left alone.
 
 use super::kit::*;
-use hip_ep::{DType, DeviceKind, Tensor};
+use hip_ep::{DType, DeviceKind, RunInputs, Tensor};
 
 const F64: DType = DType::F64;
 const F16: DType = DType::F16;
@@ -194,4 +194,55 @@ fn a_residual_that_broadcasts_the_convolution_stays_an_addition() {
         .output("y");
     let case = |n| vec![random(4, &[1, 2, 5, 5]), random(5, &[n, 3, 3, 3])];
     check(&g, &[case(1), case(2)]);
+}
+
+/// Factors that would take folded weights out of their type stay factors.
+#[test]
+fn weights_are_not_folded_into_infinities() {
+    for (op, c) in [("Mul", 1e38), ("Div", 1e-38), ("Div", 0.0)] {
+        let g = graph()
+            .input("x", DType::F32, &["n", "2", "5", "5"])
+            .weight("w", &Tensor::from_f32(&[3, 2, 3, 3], &noise(1, 54).iter().map(|v| 9.0 * v).collect::<Vec<_>>()))
+            .weight("c", &scalar(DType::F32, c))
+            .node("Conv", &["x", "w"], &["t"])
+            .node(op, &["t", "c"], &["y"])
+            .output("y");
+        let x = noise(2, 50).iter().map(|v| 1e-4 * v).collect::<Vec<_>>();
+        let x = [Tensor::from_f32(&[1, 2, 5, 5], &x)];
+        let got = run(&session(&g.clone().compile(), DeviceKind::Cpu), &x)[0].to_f64_vec();
+        let want = interpret(&g.bytes(), &x)[0].to_f64_vec();
+        for (a, b) in got.into_iter().zip(want) {
+            assert!(a == b || (a - b).abs() <= 1e-5 * b.abs().max(1e33), "{op} {c}: {a}, not {b}");
+        }
+    }
+}
+
+/// Negative integers become floats, then unsigned: not as they become unsigned themselves.
+#[test]
+fn casts_by_way_of_floats_stay() {
+    let cast = |to: DType| vec![int("to", i64::from(to.onnx()))];
+    let g = graph()
+        .input("x", DType::I8, &["n"])
+        .node_with("Cast", &["x"], &["f"], cast(DType::F32))
+        .node_with("Cast", &["f"], &["y"], cast(DType::U64))
+        .output("y");
+    same("Cast", &g, &[Tensor::from_f64_as(DType::I8, &[3], &[-1.0, 5.0, -128.0])]);
+}
+
+/// An extent of 0 beside a -1 means the operand's own.
+#[test]
+fn a_computed_0_beside_an_open_extent_is_no_extent() {
+    let g = graph()
+        .input("x", DType::F32, &["3", "n"])
+        .input("y", DType::F32, &["m"])
+        .ints("open", &[-1])
+        .node("Shape", &["y"], &["s"])
+        .node_with("Concat", &["s", "open"], &["to"], vec![int("axis", 0)])
+        .node("Reshape", &["x", "to"], &["z"])
+        .output("z");
+    check(&g, &[vec![random(1, &[3, 2]), random(2, &[6])], vec![random(1, &[3, 4]), random(2, &[2])]]);
+    let s = session(&g.compile(), DeviceKind::Cpu);
+    let inputs = [random(1, &[3, 0]), random(2, &[0])];
+    let e = s.collect(&RunInputs::in_order(&inputs), &Default::default()).unwrap_err().to_string();
+    assert!(e.contains("an extent that is 0 beside a -1"), "{e}");
 }

@@ -259,3 +259,19 @@ fn i32_elements_that_are_constants_or_extents_stay_known() {
     let guards: Vec<_> = m.0.guards.iter().map(|g| (g.rel, m.0.dims.display(g.lhs).to_string())).collect();
     assert!(guards.contains(&(Rel::Le, "n".into())), "{guards:?}");
 }
+
+/// A model's dim may have the name that inference gives to an element of a tensor.
+#[test]
+fn names_that_are_taken_are_found_again() {
+    let mut m = Model::new();
+    let x = m.input(DType::F32, &["x1_value0", "1"]);
+    let n = m.input(DType::I64, &["2"]);
+    let main = m.0.main;
+    let y = m.node(main, "Expand", &[x, n], &[]);
+    m.0.graph_mut().outputs = vec![y];
+    let info = m.infer();
+    let first = info.values(main, n).and_then(|v| m.0.dims.as_symbol(v[0]));
+    assert_eq!(first.map(|s| m.0.dims.sym(s).name.clone()).as_deref(), Some("x1_value0_3"));
+    assert_eq!(m.show(y), "f32[x1_value0, x1_value1]");
+    assert_eq!(m.0.dims.symbols().filter(|(_, s)| s.origin == From::ShapeValue).count(), 2);
+}

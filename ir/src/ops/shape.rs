@@ -298,7 +298,8 @@ fn set_reshaped(c: &mut InferCtx, shape: impl IntoIterator<Item = DimId>) -> Res
 }
 
 /// `Reshape`. An element that is a symbol and never negative is taken as the extent it says: where it is 0 there are no
-/// elements. One that may be -1 or 0 at run time follows the rule for each case by arithmetic.
+/// elements, and a run in which the operator's text says something else (beside a -1 it copies the operand's extent) is refused.
+/// One that may be -1 or 0 at run time follows the rule for each case by arithmetic.
 fn reshape_infer(c: &mut InferCtx) -> Result<()> {
     let dtype = c.dtype(0)?;
     let Some(target) = c.need_values(1) else {
@@ -315,7 +316,7 @@ fn reshape_infer(c: &mut InferCtx) -> Result<()> {
     let allow_zero = c.attrs.int(0).unwrap_or(0) != 0;
     let zero = c.dims.constant(0);
     // Every extent as it is when it is not the one to infer; `open` is the position of a -1.
-    let (mut shape, mut open, mut maybe) = (Shape::new(), None, Vec::new());
+    let (mut shape, mut open, mut maybe, mut literal) = (Shape::new(), None, Vec::new(), Vec::new());
     for (i, &d) in target.iter().enumerate() {
         let kept = ins.as_ref().and_then(|s| s.get(i)).copied();
         let (lo, _) = c.dims.range(d);
@@ -336,7 +337,12 @@ fn reshape_infer(c: &mut InferCtx) -> Result<()> {
                 return Err(c.error(ErrorKind::Shape, format!("Reshape: extent {k} of the new shape is not possible")));
             }
             Some(_) => d,
-            None if lo >= 0 => d,
+            None if lo >= 0 => {
+                if lo == 0 && !allow_zero {
+                    literal.extend(kept.map(|k| (d, k)));
+                }
+                d
+            }
             None => {
                 maybe.push(i);
                 let positive = c.dims.max(d, zero);
@@ -352,6 +358,11 @@ fn reshape_infer(c: &mut InferCtx) -> Result<()> {
         });
     }
     require_reshape(c, &target, open.is_some(), &maybe, allow_zero)?;
+    for (d, kept) in literal.into_iter().filter(|(d, kept)| open.is_some() && d != kept) {
+        let z = is_zero(c.dims, d);
+        let copied = c.dims.mul(z, kept);
+        c.require_le(copied, zero, "Reshape: an extent that is 0 beside a -1 means the operand's, which is not 0");
+    }
     let Some(ins) = ins else {
         if let Some(i) = open {
             shape[i] = c.fresh("rest", Origin::Unknown);

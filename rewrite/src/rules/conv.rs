@@ -89,6 +89,14 @@ fn scaled(cx: &mut Cx<'_>, w: Id, s: Id, rank: usize) -> Result<Id, Skip> {
     cx.add("Mul", &[], &[w, s])
 }
 
+/// Node `c` over folded weights and bias, if folding left numbers.
+fn refolded(cx: &mut Cx<'_>, c: &ENode, x: Id, w: Id, b: Id) -> Result<Id, Skip> {
+    if !cx.is_finite(w) || !(cx.absent(b) || cx.is_finite(b)) {
+        return miss("the folded weights overflow");
+    }
+    cx.with_kids(c, &[x, w, b])
+}
+
 fn bn_into_conv(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     let (n, c) = (m.node("n").clone(), m.node("c").clone());
     if !matches!(n.head, crate::lang::Head::Op { n_outs: 1, .. }) || cx.attr_int(&n, "training_mode").unwrap_or(0) != 0
@@ -119,7 +127,7 @@ fn bn_into_conv(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     let shift = if cx.absent(b) { cx.add("Neg", &[], &[mean])? } else { cx.add("Sub", &[], &[b, mean])? };
     let shift = cx.add("Mul", &[], &[shift, s])?;
     let b = cx.add("Add", &[], &[shift, m.v("o")])?;
-    cx.with_kids(&c, &[m.v("x"), w, b])
+    refolded(cx, &c, m.v("x"), w, b)
 }
 
 fn add_into_conv(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
@@ -164,7 +172,7 @@ fn mul_into_conv(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     }
     let w = scaled(cx, w, k, rank)?;
     let b = if cx.absent(b) { b } else { cx.add("Mul", &[], &[b, k])? };
-    cx.with_kids(&c, &[m.v("x"), w, b])
+    refolded(cx, &c, m.v("x"), w, b)
 }
 
 /// Pads of a constant Pad over the spatial axes (all begins, then all ends) and the value.

@@ -340,6 +340,10 @@ fn cast_cast(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     if !holds(from, mid) {
         return miss(format!("{mid} does not hold every {from}"));
     }
+    // What is too large for an integer wraps when it comes from another one, not when it comes from a float.
+    if mid.is_float() && !from.is_float() && !to.is_float() && !holds(from, to) {
+        return miss(format!("{to} does not hold every {from}"));
+    }
     if from == to {
         return Ok(x);
     }
