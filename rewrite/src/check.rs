@@ -198,6 +198,7 @@ struct Lhs<'a> {
     draw: &'a Draw,
     rng: Rng,
     pattern: &'a Pattern,
+    class: NumClass,
     symbolic: bool,
     vars: FxHashMap<usize, Option<Value>>,
     labels: FxHashMap<usize, Value>,
@@ -218,7 +219,7 @@ impl Lhs<'_> {
             }
             None if o.dtype == DType::Bool => (0..n).map(|_| self.rng.below(2) as f64).collect(),
             None if o.positive => (0..n).map(|_| 0.5 + self.rng.real().abs()).collect(),
-            None => (0..n).map(|_| self.rng.real()).collect(),
+            None => (0..n).map(|_| self.element(o.dtype)).collect(),
         };
         let t = Tensor::from_f64_as(o.dtype, &shape, &values);
         if o.konst {
@@ -232,6 +233,14 @@ impl Lhs<'_> {
             known.iter().map(String::as_str).collect()
         };
         Ok(self.b.input(name, o.dtype, &dims))
+    }
+    /// An element; for rules that promise every bit now and then one at the end of what the type holds.
+    fn element(&mut self, dtype: DType) -> f64 {
+        if self.class != NumClass::Exact || self.rng.below(12) > 0 {
+            return self.rng.real();
+        }
+        let i = self.rng.below(3);
+        if dtype.is_float() { [f64::NAN, f64::INFINITY, f64::NEG_INFINITY][i] } else { [f64::MIN, f64::MAX, 1.0][i] }
     }
     /// The value of a pattern; `None` is an absent operand.
     fn pat(&mut self, p: &Pat) -> Result<Option<Value>, String> {
@@ -371,6 +380,7 @@ fn one(registry: &Arc<Registry>, rule: &Compiled, lhs: usize, case: &Case, draw:
         draw,
         rng,
         pattern,
+        class: rule.rule.class,
         symbolic,
         vars: FxHashMap::default(),
         labels: FxHashMap::default(),
@@ -499,7 +509,16 @@ mod tests {
         let shape = rule!("drop-broadcast", Exact, law ["(Add ?x ?y)"] => text "?x"; "x:f32[a] y:f32[b,a]");
         let never =
             rule!("never", Exact, law ["(Add ?x ?y)"] => text "?x", if "never", |_, _| false; "x:f32[a] y:f32[a]");
-        for (rule, what) in [(swapped, "element"), (rounding, "element"), (shape, "types"), (never, "never applies")] {
+        let nan = rule!("equal-itself", Exact, law ["(Where (Equal ?x ?x) ?a ?b)"] => text "?a"; "x:f32[m] a:f32[m] b:f32[m]");
+        let wraps = rule!("grows", Exact, law ["(Less ?x (Add ?x 1))"] => text "(Equal ?x ?x)"; "x:i32[m]");
+        for (rule, what) in [
+            (nan, "element"),
+            (wraps, "element"),
+            (swapped, "element"),
+            (rounding, "element"),
+            (shape, "types"),
+            (never, "never applies"),
+        ] {
             let e = check_rule(&registry, &rule, 64).unwrap_err();
             assert!(e.contains(what), "{e}");
         }

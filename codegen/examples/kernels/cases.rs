@@ -109,7 +109,6 @@ pub fn pool() -> Vec<Case> {
         let (pt, pl, pb, pr) = (r.of(&[0, 1]).min(kh - 1), r.of(&[0, 1]), r.of(&[0, 1]).min(kh - 1), r.of(&[0, 1]));
         let (oh, ow) = ((h + pt + pb - (kh - 1) * dh - 1) / sh + 1, (w + pl + pr - (kw - 1) * dw - 1) / sw + 1);
         let kind = i % 3;
-        let selects = usize::from(i % 4 == 3 || i == 1);
         let mut x = r.vec(nc * h * w);
         if i == 3 {
             x[h * w / 2] = f32::NAN;
