@@ -493,7 +493,7 @@ fn passes_are_named_counted_and_left_out() {
     o.stop_after = None;
     o.disable = vec!["plan".into()];
     let e = pass::run(Unit::from_onnx(build()), &o, &mut Hooks::new()).unwrap_err();
-    assert!(e.to_string().contains("required"), "{e}");
+    assert!(e.to_string().contains("required") && e.to_string().contains("optional passes are refine, "), "{e}");
     o.disable.clear();
     o.bisect = Some(2);
     let u = pass::run(Unit::from_onnx(build()), &o, &mut Hooks::new()).unwrap();

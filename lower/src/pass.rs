@@ -411,7 +411,10 @@ pub fn run(mut unit: Unit, options: &Options, hooks: &mut Hooks) -> Result<Unit>
     options.stop_after.iter().try_for_each(|n| find(n).map(|_| ()))?;
     options.disable.iter().try_for_each(|n| find_optional(n).map(|_| ()))?;
     if let Some(p) = options.disable.iter().find(|n| find(n).is_ok_and(|p| p.required)) {
-        return Err(Diagnostic::new(ErrorKind::Argument, format!("pass \"{p}\" is required: without it nothing runs")));
+        let optional: Vec<&str> = PASSES.iter().filter(|p| !p.required).map(|p| p.name).collect();
+        let text = format!("pass \"{p}\" is required: without it nothing runs");
+        let help = format!("optional passes are {}; rewrite rules can be left out, too", optional.join(", "));
+        return Err(Diagnostic::new(ErrorKind::Argument, text).help(help));
     }
     // What comes from outside is checked in every build; what passes make, where asked for.
     unit.verify()?;

@@ -104,7 +104,7 @@ fn run(cli: &Cli) -> Result<bool> {
         }
         None if cli.list_rules => hip_ep::rewrite::rules::all()
             .iter()
-            .for_each(|r| say!("{:24} {:8} {}", r.name, r.class, r.lhs.first().unwrap_or(&""))),
+            .for_each(|r| say!("{:24} {:8} {}", r.name, r.class.to_string(), r.lhs.first().unwrap_or(&""))),
         None => return optimise(cli),
     }
     Ok(true)

@@ -250,7 +250,7 @@ fn what_is_no_model_is_told_with_what_to_do() {
     }
     refused(OPT, f.path(), &["m.onnx", "--disable", "mul-won"], "help  did you mean mul-one?");
     let (ok, said) = tool(OPT, f.path(), &["--list-rules"]);
-    assert!(ok && said.lines().any(|l| l.starts_with("mul-one ") && l.contains("exact")), "{said}");
+    assert!(ok && said.lines().any(|l| l.starts_with("mul-one ") && l.contains(" exact    (Mul~ ?x 1)")), "{said}");
     let (ok, said) = tool(OPT, f.path(), &["m.onnx", "--disable", "mul-one"]);
     assert!(ok, "{said}");
 }
