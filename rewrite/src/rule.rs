@@ -234,7 +234,7 @@ impl Cx<'_> {
     /// Whether the class is no constant (or one that folding left alone) or one of finite elements.
     pub fn is_finite(&self, id: Id) -> bool {
         let Some(t) = self.konst(id).map(Const::read) else { return true };
-        t.is_ok_and(|t| t.to_f64_vec().iter().all(|v| v.is_finite()))
+        t.is_ok_and(|t| t.is_finite())
     }
     /// A number as an attribute, which is f32, of a node that computes in the element type of `of`.
     ///

@@ -158,6 +158,19 @@ impl Tensor {
         let v = self.view();
         (0..self.n_elems()).map(|i| v.f64_at(i)).collect()
     }
+    /// Whether no element is NaN or infinite. Panics for strings.
+    pub fn is_finite(&self) -> bool {
+        // Of f32, which weights are, by the exponents.
+        const ALL_ONES: u32 = 0x7f80_0000;
+        let finite = |b: &[u8; 4]| u32::from_le_bytes(*b) & ALL_ONES != ALL_ONES;
+        match self.dtype {
+            DType::F32 => self.bytes().as_chunks().0.iter().all(finite),
+            _ => {
+                let v = self.view();
+                (0..self.n_elems()).all(|i| v.f64_at(i).is_finite())
+            }
+        }
+    }
     /// All elements as i64 (floats truncated). Panics for strings.
     pub fn to_i64_vec(&self) -> Vec<i64> {
         let v = self.view();
