@@ -15,7 +15,7 @@ use std::process::Command;
 ///     ./amd-smoke    # AMD only: two small models, seconds
 ///     ./run          # all models, then benches: minutes; writes results.json
 ///
-/// Then open an issue with results.json, also when everything passed. Making the archive takes about 10 minutes.
+/// Then open an issue with results.json, also when everything passed. Making the archive takes 10 to 15 minutes.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
