@@ -4,10 +4,12 @@ use crate::emit::Em;
 use crate::nest;
 use crate::target::CpuTarget;
 use inkwell::OptimizationLevel;
+use inkwell::attributes::{Attribute, AttributeLoc};
 use inkwell::context::Context;
 use inkwell::module::{Linkage, Module};
 use inkwell::passes::PassBuilderOptions;
 use inkwell::targets::{FileType, TargetMachine};
+use inkwell::values::{BasicValue, BasicValueEnum, FunctionValue, InstructionOpcode};
 use lower::host::KernelDef;
 use tensor::{Diagnostic, ErrorKind, Result};
 
@@ -48,20 +50,65 @@ const PIPELINE: &str = concat!(
     "early-cse<memssa>,instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(licm),",
     // Short inner loops vanish, so that the loop around them is vectorised.
     "loop(indvars,loop-unroll-full),early-cse<memssa>,loop-vectorize,loop-unroll<O2;no-runtime;no-partial>,",
-    "instcombine<no-verify-fixpoint>,simplifycfg,slp-vectorizer,early-cse<memssa>,loop-mssa(licm))",
+    "instcombine<no-verify-fixpoint>,simplifycfg)",
 );
+/// The rest of it: straight-line code becomes vectors.
+const PACK: &str = "require<globals-aa>,function(slp-vectorizer,early-cse<memssa>,loop-mssa(licm))";
 
 /// Runs the kernel pipeline; functions marked `optnone` are left alone.
 pub(crate) fn optimise(m: &Module<'_>, machine: &TargetMachine, level: OptLevel) -> Result<()> {
     if level == OptLevel::None {
         return Ok(());
     }
-    let o = PassBuilderOptions::create();
-    o.set_loop_vectorization(true);
-    o.set_loop_slp_vectorization(true);
-    o.set_loop_interleaving(true);
-    o.set_loop_unrolling(true);
-    m.run_passes(PIPELINE, machine, o).map_err(|e| internal("could not optimise", e.to_string_lossy()))
+    let run = |passes: &str| {
+        let o = PassBuilderOptions::create();
+        o.set_loop_vectorization(true);
+        o.set_loop_slp_vectorization(true);
+        o.set_loop_interleaving(true);
+        o.set_loop_unrolling(true);
+        m.run_passes(passes, machine, o).map_err(|e| internal("could not optimise", e.to_string_lossy()))
+    };
+    run(PIPELINE)?;
+    // LLVM 19's SLP vectoriser narrows the least and the greatest of integers of one bit to i1 and compares those with their sign: 1 is
+    // less than 0 then. It leaves functions with this attribute alone.
+    let kind = Attribute::get_named_enum_kind_id("noimplicitfloat");
+    let alone: Vec<FunctionValue<'_>> = m.get_functions().filter(|f| orders_bits(*f)).collect();
+    let mark = m.get_context().create_enum_attribute(kind, 0);
+    alone.iter().for_each(|f| f.add_attribute(AttributeLoc::Function, mark));
+    let done = run(PACK);
+    alone.iter().for_each(|f| f.remove_enum_attribute(AttributeLoc::Function, kind));
+    done
+}
+
+/// Whether a function takes the signed minimum or maximum of an integer that has one bit.
+fn orders_bits(f: FunctionValue<'_>) -> bool {
+    f.get_basic_block_iter().flat_map(|b| b.get_instructions()).any(|i| {
+        let callee = || i.get_operand(i.get_num_operands().checked_sub(1)?)?.value();
+        let is_order = |v: BasicValueEnum<'_>| {
+            let BasicValueEnum::PointerValue(p) = v else { return false };
+            let name = p.get_name().to_bytes();
+            name.starts_with(b"llvm.smin.i") || name.starts_with(b"llvm.smax.i")
+        };
+        i.get_opcode() == InstructionOpcode::Call
+            && callee().is_some_and(is_order)
+            && (0..2).filter_map(|k| i.get_operand(k)?.value()).any(is_bit)
+    })
+}
+
+fn is_bit(v: BasicValueEnum<'_>) -> bool {
+    let BasicValueEnum::IntValue(v) = v else { return false };
+    let Some(i) = v.as_instruction_value() else { return false };
+    let operand = |k: u32| match i.get_operand(k)?.value()? {
+        BasicValueEnum::IntValue(x) => Some(x),
+        _ => None,
+    };
+    let constant = || operand(1)?.get_zero_extended_constant();
+    match i.get_opcode() {
+        InstructionOpcode::ZExt => operand(0).is_some_and(|x| x.get_type().get_bit_width() == 1),
+        InstructionOpcode::And => constant() == Some(1),
+        InstructionOpcode::LShr => constant() == Some(u64::from(v.get_type().get_bit_width()) - 1),
+        _ => false,
+    }
 }
 
 /// Emits an object file. The module is used up.

@@ -1,7 +1,8 @@
 //! Operands in their places, and values of operands that only a run knows.
 
 use super::kit::*;
-use hip_ep::{DType, DeviceKind, Tensor};
+use hip_ep::{Compiler, DType, DeviceKind, Tensor};
+use prost::Message;
 
 /// Every operator of two operands whose order matters, both ways: elementwise in one fused kernel, with broadcasts, with a literal,
 /// behind and before kernels of the catalog.
@@ -64,6 +65,39 @@ fn operands_stay_in_their_places() {
         .output("ba");
     let case = |seed, n| vec![random(seed, &[n, 6]), random(seed + 1, &[n, 6]), random(seed + 2, &[6])];
     check(&g, &[case(10, 6), case(20, 1), case(30, 37)]);
+}
+
+/// 1 is above 0, also where vectors of single bits are compared.
+#[test]
+fn bits_have_no_sign() {
+    let int32 = || vec![int("to", i64::from(DType::I32.onnx()))];
+    let mut g = graph()
+        .input("x", DType::Bool, &["n", "5"])
+        .input("k", DType::I32, &["n", "8"])
+        .ints("last", &[1])
+        .weight("one", &Tensor::from_f64_as(DType::I32, &[], &[1.0]))
+        .node_with("Cast", &["x"], &["i"], int32())
+        .node("BitwiseAnd", &["k", "one"], &["odd"]);
+    for op in ["ReduceMin", "ReduceMax"] {
+        for x in ["x", "i", "odd"] {
+            let y = format!("{op}_{x}");
+            g = g.node(op, &[x, "last"], &[&y]).output(&y);
+        }
+    }
+    let case = |rows: &[[u8; 5]]| {
+        let bits: Vec<f64> = rows.iter().flatten().map(|&b| f64::from(b)).collect();
+        let numbers: Vec<f64> =
+            rows.iter().flat_map(|r| (0..8).map(|i| f64::from(r[i % 5]) + 2.0 * i as f64)).collect();
+        let n = rows.len();
+        vec![Tensor::from_f64_as(DType::Bool, &[n, 5], &bits), Tensor::from_f64_as(DType::I32, &[n, 8], &numbers)]
+    };
+    let mut proto = g.proto();
+    proto.opset_import[0].version = 20;
+    let bytes = proto.encode_to_vec();
+    let s = session(&Compiler::new().compile_bytes(bytes.clone(), None).unwrap(), DeviceKind::Cpu);
+    for inputs in [case(&[[1, 0, 1, 0, 1]]), case(&[[0, 0, 0, 0, 1], [1; 5], [0; 5]]), case(&[[0, 1, 1, 1, 1]; 37])] {
+        assert_close(&run(&s, &inputs), &interpret(&bytes, &inputs), "bits");
+    }
 }
 
 /// 0 is above -0, whatever computes it.

@@ -79,6 +79,7 @@ pub static ROWS: &[OpDef] = &[
             "[1,1,6,6] kernel_shape=[3,3] strides=[2,2] ceil_mode=1",
             "[1,2,7] kernel_shape=[3] dilations=[2] pads=[1,2]",
             "[2,1,4,4] kernel_shape=[2,2] strides=[2,2] storage_order=1 outs=2",
+            "[1,1,5,4]{0} kernel_shape=[3,2] strides=[2,1] pads=[2,1,0,0] dilations=[2,1] outs=2",
             "[1,1,5,5] kernel_shape=[2,2] strides=[3,3] pads=[0,0,1,1] ceil_mode=1",
         ],
         ..MAX
@@ -274,6 +275,13 @@ fn max_loops(c: &mut NodeCtx) -> Plan<Nest> {
         p = b.bin(BinOp::Div, p, n);
         let (o, s, d, begin) = (b.outer(2 + a), b.int(g.strides[a]), b.int(g.dilations[a]), b.dim(g.begin[a]));
         let i = b.bin(BinOp::Mul, o, s);
+        // Where all elements are the least of their type, the first in the window is a padding: then it is the first that is none.
+        let (zero, round) = (b.int(0), b.int(g.dilations[a] - 1));
+        let before = b.bin(BinOp::Sub, begin, i);
+        let before = b.bin(BinOp::Max, before, zero);
+        let before = b.bin(BinOp::Add, before, round);
+        let first = b.bin(BinOp::Div, before, d);
+        let k = b.bin(BinOp::Max, k, first);
         let j = b.bin(BinOp::Mul, k, d);
         let i = b.bin(BinOp::Add, i, j);
         place[a] = b.bin(BinOp::Sub, i, begin);
