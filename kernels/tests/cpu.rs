@@ -174,30 +174,7 @@ fn attention_matches_plain_loops() {
             }
             m
         });
-        let ints = [
-            b,
-            h,
-            s,
-            t,
-            d,
-            e,
-            h * s * d,
-            s * d,
-            d,
-            h * t * d,
-            t * d,
-            k_row,
-            k_col,
-            h * t * e,
-            t * e,
-            e,
-            t,
-            0,
-            0,
-            1,
-            selects,
-        ];
-        let ints = ints.map(|x| x as i64);
+        let ints = plain::attention_ints([b, h, s, t, d, e], [k_row, k_col], [t, 0, 0, 1, selects]);
         let want = plain::attention(&q, &k, &v, mask.as_deref(), &ints, 0.3);
         let what = format!("case {case}: {ints:?}");
         check("attention", &[Some(q), Some(k), Some(v), mask], b * h * s * e, &ints, &[0.3], &want, &what);

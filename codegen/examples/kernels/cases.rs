@@ -154,30 +154,7 @@ pub fn attention() -> Vec<Case> {
             }
             m
         });
-        let ints = [
-            b,
-            h,
-            s,
-            t,
-            d,
-            e,
-            h * s * d,
-            s * d,
-            d,
-            h * t * d,
-            t * d,
-            k_row,
-            k_col,
-            h * t * e,
-            t * e,
-            e,
-            mb,
-            0,
-            mr,
-            1,
-            selects,
-        ];
-        let ints = ints.map(|x| x as i64);
+        let ints = plain::attention_ints([b, h, s, t, d, e], [k_row, k_col], [mb, 0, mr, 1, selects]);
         let want = plain::attention(&q, &k, &v, mask.as_deref(), &ints, 0.7);
         let inputs = [Some(q), Some(k), Some(v), mask];
         out.extend(skewed(both("attention", &format!("{ints:?}"), &inputs, &ints, &[0.7], want), usize::from(i == 9)));

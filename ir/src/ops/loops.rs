@@ -1,21 +1,9 @@
 //! Pieces of which rows build loop nests.
 
-use crate::lowering::{NodeCtx, Operand, Plan};
-use crate::nest::{Access, Axis, BinOp, Coord, Expr, ExprId, Nest, NestOperand, Phase, Term, compute_dtype};
-use crate::ty::Shape;
+use crate::lowering::{NodeCtx, Operand, Plan, add_operand};
+use crate::nest::{Access, Axis, BinOp, Coord, Expr, ExprId, Nest, Phase, Term, compute_dtype};
 use smallvec::smallvec;
 use tensor::{DType, DimId, DimPool};
-
-/// Row-major strides.
-pub fn contiguous(p: &mut DimPool, shape: &[DimId]) -> Shape {
-    let mut s = p.constant(1);
-    let mut out: Vec<DimId> = Vec::with_capacity(shape.len());
-    for &d in shape.iter().rev() {
-        out.push(s);
-        s = p.mul(s, d);
-    }
-    out.into_iter().rev().collect()
-}
 
 /// A nest under construction: the node's present operands and results are its operands, `outer` is free.
 pub struct Builder<'a, 'c> {
@@ -38,8 +26,7 @@ impl<'a, 'c> Builder<'a, 'c> {
             if compute_dtype(o.dtype).is_none() {
                 return Err(crate::lowering::Refusal(format!("loops do not load elements of type {}", o.dtype)));
             }
-            let strides = contiguous(p, &o.shape);
-            Ok(nest.operand(NestOperand { dtype: o.dtype, shape: o.shape.clone(), strides, written }))
+            Ok(add_operand(p, &mut nest, o, written))
         };
         let reads = c.ins.iter().map(|o| o.as_ref().map(|o| add(c.dims, o, false)).transpose()).collect::<Plan<_>>()?;
         let writes = c.outs.iter().map(|o| add(c.dims, o, true)).collect::<Plan<_>>()?;

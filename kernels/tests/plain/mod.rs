@@ -145,6 +145,14 @@ pub fn pool2d(x: &[f32], ints: &[i64; 16]) -> Option<Vec<f64>> {
     Some(want)
 }
 
+/// The integers of an attention whose operands are contiguous, but for the keys' rows and columns; `mask`: its strides, and whether it
+/// selects.
+pub fn attention_ints([b, h, s, t, d, e]: [usize; 6], [k_row, k_col]: [usize; 2], mask: [usize; 5]) -> [i64; 21] {
+    let operands = [h * s * d, s * d, d, h * t * d, t * d, k_row, k_col, h * t * e, t * e, e];
+    let mut all = [b, h, s, t, d, e].into_iter().chain(operands).chain(mask);
+    std::array::from_fn(|_| all.next().map_or(0, |x| x as i64))
+}
+
 /// Attention; the result is contiguous.
 pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: Option<&[f32]>, ints: &[i64; 21], scale: f64) -> Vec<f64> {
     let [b, h, s, t, d, e, rest @ ..] = ints.map(|x| x as usize);
