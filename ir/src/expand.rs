@@ -3,6 +3,7 @@
 //! A row whose meaning is a composition names it with [`Candidate::Expand`]: a function that adds nodes in place of one. What it adds
 //! is inferred, rewritten and lowered like nodes of the model, and may be expanded in turn.
 
+mod run_time;
 mod unbounded;
 
 use crate::attrs::Attr;
@@ -43,6 +44,9 @@ pub fn expand(m: &mut Module<Onnx>) -> Result<bool> {
 fn expansion_of(m: &Module<Onnx>, r: RegionId, node: &NodeData<Onnx>) -> Option<ExpandFn> {
     if unbounded::is_unbounded(m, r, node) {
         return Some(unbounded::expand_unbounded);
+    }
+    if let Some(f) = run_time::of(m, r, node) {
+        return Some(f);
     }
     m.registry[node.op].lower.iter().find_map(|c| if let Candidate::Expand(f) = c { Some(*f) } else { None })
 }

@@ -354,8 +354,7 @@ pub fn range(start: &Tensor, limit: &Tensor, delta: &Tensor) -> Result<Tensor> {
         if n.is_nan() || n >= 1e12 {
             return Err(fail(format!("Range from {s} to {l} by {d} has no end")));
         }
-        let v: Vec<f64> = (0..n as usize).map(|i| s + i as f64 * d).collect();
-        return Ok(Tensor::from_f64_as(dtype, &[v.len()], &v));
+        return progression(start, delta, n as usize);
     }
     let [s, l, d] = [start, limit, delta].map(|t| i128::from(t.view().i64_at(0)));
     if d == 0 {
@@ -364,6 +363,16 @@ pub fn range(start: &Tensor, limit: &Tensor, delta: &Tensor) -> Result<Tensor> {
     let n = if d > 0 { (l - s + d - 1) / d } else { (s - l - d - 1) / -d }.max(0);
     let v: Vec<i64> = (0..n).map(|i| (s + i * d) as i64).collect();
     Ok(Tensor::from_i64_as(dtype, &[v.len()], &v))
+}
+
+/// `start + i·delta` for each `i` below `n`, of floats.
+///
+/// # Errors
+/// `Shape` when an operand is not one number.
+pub fn progression(start: &Tensor, delta: &Tensor, n: usize) -> Result<Tensor> {
+    let [s, d] = [single(start, "start")?, single(delta, "delta")?].map(|t| t.view().f64_at(0));
+    let v: Vec<f64> = (0..n).map(|i| s + i as f64 * d).collect();
+    Ok(Tensor::from_f64_as(start.dtype(), &[v.len()], &v))
 }
 
 /// The upper or lower triangle of the last two axes, from diagonal `k`; 0 elsewhere.

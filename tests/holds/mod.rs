@@ -16,6 +16,7 @@ mod mutants;
 mod operands;
 mod outputs;
 mod pools;
+mod run_time;
 mod sabotage;
 mod scale;
 mod targets;

@@ -22,7 +22,8 @@ pub mod linear_attention;
 pub mod loops;
 pub mod loss;
 pub mod lp_pool;
-pub mod matmul;
+pub mod marked;
+mod matmul;
 pub mod movement;
 pub mod norm;
 pub mod pointwise;
@@ -55,6 +56,7 @@ static FAMILIES: &[&[OpDef]] = &[
     cast::ROWS,
     activation::ROWS,
     reduce::ROWS,
+    marked::ROWS,
     norm::ROWS,
     batch::ROWS,
     shape::ROWS,

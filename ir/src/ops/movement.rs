@@ -3,7 +3,7 @@
 use super::extents::{choose, clamp, is_axis, slice_axis, slice_dims};
 use super::loops::{Builder, outer};
 use super::row::{ANY, MOVES, PLAIN, ROW};
-use super::run_axes::RunAxes;
+use super::run_axes::{RunAxes, stay_small};
 use super::shape::extents;
 use crate::lowering::{Candidate, NodeCtx, Part, Plan, Refusal, ViewOp};
 use crate::nest::{BinOp, Coord, ExprId, Nest};
@@ -483,6 +483,11 @@ fn slice_params(c: &mut InferCtx, rank: usize) -> Result<Option<Slices>> {
         };
         (list(0), list(1), list(2), None)
     } else {
+        if c.has(3) && c.const_ints(3).is_none() && c.list_len(3).is_none_or(|n| !stay_small(n, rank)) {
+            // Nodes before it make lists of all axes (`crate::expand`).
+            [1, 2, 4].into_iter().try_for_each(|i| same_length(c, i, 3))?;
+            return Ok(None);
+        }
         let (axes, steps) = (c.need_values(3), c.need_values(4));
         if (axes.is_none() && c.has(3)) || (steps.is_none() && c.has(4)) {
             return Ok(None);
@@ -502,6 +507,14 @@ fn slice_params(c: &mut InferCtx, rank: usize) -> Result<Option<Slices>> {
         None => RunAxes::new(c.dims, &p.axes, rank).check(c, &p.axes)?,
     }
     Ok(Some(p))
+}
+
+/// Requires two lists, where present, to have as many elements.
+fn same_length(c: &mut InferCtx, a: usize, b: usize) -> Result<()> {
+    match (c.shape(a).as_deref(), c.shape(b).as_deref()) {
+        (Some([m]), Some([n])) => c.require_eq(*m, *n, "the lists must have as many elements as there are axes"),
+        _ => Ok(()),
+    }
 }
 
 fn slice_infer(c: &mut InferCtx) -> Result<()> {
@@ -575,6 +588,14 @@ fn slice_view(c: &mut NodeCtx) -> Plan<ViewOp> {
 
 /// Pads of each axis (begin, end) and the axes they are for.
 fn pad_params(c: &mut InferCtx, rank: usize) -> Result<Option<(Vec<usize>, Shape)>> {
+    if c.has(3) && c.const_ints(3).is_none() {
+        // Nodes before it make a list of all axes (`crate::expand`).
+        if let (Some([n]), Some([axes])) = (c.shape(1).as_deref(), c.shape(3).as_deref()) {
+            let both = c.dims.add(*axes, *axes);
+            c.require_eq(*n, both, "there must be two pads for each axis")?;
+        }
+        return Ok(None);
+    }
     let pads: Option<Shape> = if c.def.since < 11 {
         let v = c.attrs.ints(1).unwrap_or(&[]).to_vec();
         Some(v.into_iter().map(|k| c.dims.constant(k)).collect())

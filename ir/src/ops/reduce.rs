@@ -3,8 +3,9 @@
 use super::broadcast::{elements, held};
 use super::cast::int_path;
 use super::elementwise::{dim_add, dim_max, dim_min, dim_mul};
+use super::marked;
 use super::row::*;
-use super::run_axes::RunAxes;
+use super::run_axes::{RunAxes, stay_small};
 use super::split::{Builder, axis_of, const_ints};
 use crate::graph::{Guard, Rel};
 use crate::lowering::Candidate::Loops;
@@ -21,9 +22,11 @@ const INPUT_AXES: &[AttrDef] = &[attr("keepdims", AttrKind::Int(1)), attr("noop_
 
 /// Where a version of a row has its axes.
 #[derive(Clone, Copy, PartialEq)]
-enum From {
+pub(super) enum From {
     Attribute,
     Operand,
+    /// One element of the operand for each axis: 1 where it is reduced, else 0.
+    Marks,
 }
 
 /// Which axes are reduced, of operand 0 with rank `rank`; `given` are those of the operand, if it is there.
@@ -31,15 +34,20 @@ fn marks(from: From, attrs: &crate::attrs::Attrs, given: Option<&[i64]>, rank: u
     let (axes, none) = match from {
         From::Attribute => (attrs.ints(0).unwrap_or(&[]), false),
         From::Operand => (given.unwrap_or(&[]), attrs.int(1) == Some(1)),
+        From::Marks => return given.unwrap_or(&[]).iter().map(|&m| m == 1).collect(),
     };
     if axes.is_empty() { vec![!none; rank] } else { r::mark_axes(rank, axes) }
 }
 
 fn keeps(from: From, attrs: &crate::attrs::Attrs) -> bool {
-    attrs.int(if from == From::Attribute { 1 } else { 0 }) != Some(0)
+    match from {
+        From::Attribute => attrs.int(1) != Some(0),
+        From::Operand => attrs.int(0) != Some(0),
+        From::Marks => true,
+    }
 }
 
-fn infer_reduce(c: &mut InferCtx, from: From, kind: Reduce) -> Result<()> {
+pub(super) fn infer_reduce(c: &mut InferCtx, from: From, kind: Reduce) -> Result<()> {
     let d = c.dtype(0)?;
     let keep = keeps(from, c.attrs);
     let Some(shape) = c.shape(0) else {
@@ -54,6 +62,7 @@ fn infer_reduce(c: &mut InferCtx, from: From, kind: Reduce) -> Result<()> {
         },
         From::Operand => None,
         From::Attribute => c.attrs.ints(0).map(<[i64]>::to_vec),
+        From::Marks => return marked::infer(c, &shape),
     };
     let mut seen = vec![false; shape.len()];
     for &a in given.iter().flatten() {
@@ -90,33 +99,37 @@ fn infer_reduce(c: &mut InferCtx, from: From, kind: Reduce) -> Result<()> {
 /// The axes are computed.
 fn infer_run_axes(c: &mut InferCtx, shape: &[DimId], keep: bool) -> Result<()> {
     let d = c.dtype(0)?;
-    let n_axes = c.shape(1).and_then(|s| s.first().and_then(|&n| c.dims.as_const(n)));
-    match c.need_values(1) {
+    let n_axes = c.list_len(1);
+    let rank = shape.len();
+    // More are marks (`crate::expand`), as long as no axis goes.
+    let by_marks = keep && rank > 0 && n_axes.is_none_or(|n| !stay_small(n, rank));
+    let elements = if by_marks { None } else { c.need_values(1) };
+    match elements {
         Some(elements) => {
-            let axes = RunAxes::new(c.dims, &elements, shape.len());
+            let axes = RunAxes::new(c.dims, &elements, rank);
             axes.check(c, &elements)?;
             let out = if keep { axes.outer(c.dims, shape) } else { axes.extents_left(c.dims, shape) };
             c.set(0, d, out);
         }
-        None => {
-            let rank =
-                if keep { Some(shape.len()) } else { n_axes.and_then(|n| shape.len().checked_sub(n.try_into().ok()?)) };
-            match rank {
-                Some(rank) => {
-                    let fresh: Vec<DimId> = (0..rank).map(|_| c.fresh("reduced", Origin::Unknown)).collect();
-                    c.set(0, d, fresh);
-                }
-                None => c.set_unranked(0, d),
+        None => match if keep { Some(rank) } else { n_axes.and_then(|n| rank.checked_sub(n)) } {
+            Some(rank) => {
+                let fresh: Vec<DimId> = (0..rank).map(|_| c.fresh("reduced", Origin::Unknown)).collect();
+                c.set(0, d, fresh);
             }
-        }
+            None => c.set_unranked(0, d),
+        },
     }
     Ok(())
 }
 
-fn reduce_ref(c: &RefCtx, from: From, kind: Reduce) -> Result<Vec<Tensor>> {
+pub(super) fn reduce_ref(c: &RefCtx, from: From, kind: Reduce) -> Result<Vec<Tensor>> {
     let x = c.input(0)?;
-    let given = if from == From::Operand { c.opt(1).map(Tensor::to_i64_vec) } else { None };
+    let given = c.opt(1).filter(|_| from != From::Attribute).map(Tensor::to_i64_vec);
     let marked = marks(from, c.attrs, given.as_deref(), x.shape().len());
+    if marked.len() != x.shape().len() {
+        let text = format!("{}: {} marks for {} axes", c.def.name, marked.len(), x.shape().len());
+        return Err(tensor::Diagnostic::new(tensor::ErrorKind::Shape, text));
+    }
     Ok(vec![r::reduce(kind, x, &marked, keeps(from, c.attrs))])
 }
 
@@ -125,7 +138,7 @@ fn wide_int(d: DType) -> DType {
     if d == U64 { U64 } else { I64 }
 }
 
-fn reduce_lower(c: &mut NodeCtx, from: From, kind: Reduce) -> Plan<Nest> {
+pub(super) fn reduce_lower(c: &mut NodeCtx, from: From, kind: Reduce) -> Plan<Nest> {
     let x = c.need(0)?;
     let (given, computed) = match from {
         From::Operand if c.has(1) => {
@@ -136,6 +149,10 @@ fn reduce_lower(c: &mut NodeCtx, from: From, kind: Reduce) -> Plan<Nest> {
         _ => (None, None),
     };
     let computed = match (&given, computed) {
+        _ if from == From::Marks => {
+            let elements = c.need(1)?.values.ok_or("the marks are not known when it runs")?;
+            Some(RunAxes::of_marks(c.dims, &elements))
+        }
         (None, Some(elements)) => Some(RunAxes::new(c.dims, &elements, x.shape.len())),
         (None, None) if c.has(1) && from == From::Operand => {
             return Err("the axes are neither constant nor a few computed integers".into());
@@ -239,8 +256,8 @@ fn extreme(b: &mut Builder, v: ExprId, d: DType, greatest: bool) -> ExprId {
     if d == Bool { b.nest.cast(m, Bool) } else { m }
 }
 
-const REDUCE_NUMS: &[DType] = &[F32, F16, BF16, F64, I32, I64, U32, U64];
-const EXTREME: &[DType] = &[F32, F16, BF16, F64, I32, I64, U32, U64, I8, U8, Bool];
+pub(super) const REDUCE_NUMS: &[DType] = &[F32, F16, BF16, F64, I32, I64, U32, U64];
+pub(super) const EXTREME: &[DType] = &[F32, F16, BF16, F64, I32, I64, U32, U64, I8, U8, Bool];
 
 const ATTR_CASES: &[&str] = &[
     "[2,3,4]",

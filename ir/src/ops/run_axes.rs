@@ -3,7 +3,7 @@
 //! With mark m ∈ {0, 1} of an axis of extent n, the points run over `n + m·(1 - n)` positions of it, and each of them over
 //! `1 + m·(n - 1)`; one of the two is 1, so that the sum of both indices is the position.
 
-use super::extents::{choose, is_axis, is_zero};
+use super::extents::{choose, clamp, is_axis, is_zero};
 use crate::nest::{Axis, Coord, Term};
 use crate::op::InferCtx;
 use crate::ty::Shape;
@@ -13,6 +13,11 @@ use tensor::{DimId, DimPool, ErrorKind, Result};
 
 /// Most computed axes times rank: the expressions grow with both, and what is proved about them takes its time.
 const MOST: usize = 6;
+
+/// Whether expressions over as many computed axes of `rank` stay small.
+pub(super) fn stay_small(n_axes: usize, rank: usize) -> bool {
+    n_axes * rank <= MOST
+}
 
 /// The marks of all axes of a tensor.
 pub(super) struct RunAxes {
@@ -37,13 +42,19 @@ impl RunAxes {
         RunAxes { marks, n: elements.len() }
     }
 
+    /// Of one element for each axis, 1 where it is marked and else 0. How many are marked only the run knows, so that no axis goes.
+    pub(super) fn of_marks(p: &mut DimPool, elements: &[DimId]) -> RunAxes {
+        let (zero, one) = (p.constant(0), p.constant(1));
+        RunAxes { marks: elements.iter().map(|&e| clamp(p, e, zero, one)).collect(), n: 0 }
+    }
+
     /// States what is assumed of the elements.
     ///
     /// # Errors
     /// `Shape` for one that is known to be out of range.
     pub(super) fn check(&self, c: &mut InferCtx, elements: &[DimId]) -> Result<()> {
         let computed = elements.iter().any(|&e| c.dims.as_const(e).is_none());
-        if computed && self.n * self.marks.len() > MOST {
+        if computed && !stay_small(self.n, self.marks.len()) {
             let text = format!("{}: {} axes of {} that only the run knows", c.def.name, self.n, self.marks.len());
             let help = "make the axes constant: extents as expressions over so many do not stay small";
             return Err(c.error(ErrorKind::Unsupported, text).help(help));

@@ -5,9 +5,9 @@ use super::extents::{is_negative, is_zero, quotient};
 use super::loops::{Builder, outer};
 use super::row::{ANY, MOVES, PLAIN, ROW};
 use super::run_axes::RunAxes;
-use crate::lowering::{Candidate, ViewOp};
-use crate::nest::{BinOp, Expr};
-use crate::op::{AttrKind, InferCtx, OpDef, RefCtx, attr, opt, req};
+use crate::lowering::{Candidate, NodeCtx, Plan, ViewOp};
+use crate::nest::{BinOp, Expr, Nest};
+use crate::op::{AttrKind, HIP_DOMAIN, InferCtx, OpDef, RefCtx, attr, opt, req};
 use crate::ty::Shape;
 use reference::movement;
 use tensor::dims::{Origin, Proof};
@@ -81,19 +81,41 @@ const RANGE: OpDef = OpDef {
     dtypes: &[("T", &[F32, F64, I16, I32, I64, F16, BF16])],
     infer: range_infer,
     reference: Some(|c| Ok(vec![movement::range(c.input(0)?, c.input(1)?, c.input(2)?)?])),
-    lower: &[Candidate::Loops(|c| {
-        let mut b = Builder::over_result(c)?;
-        let (start, delta, d) = (b.scalar(0)?, b.scalar(2)?, b.dtype(0));
-        let i = b.outer(0);
-        let i = b.nest.expr(Expr::Cast(i, d));
-        let step = b.bin(BinOp::Mul, i, delta);
-        let e = b.bin(BinOp::Add, start, step);
-        Ok(b.store(e))
-    })],
+    lower: &[Candidate::Loops(|c| progression_loops(c, 2))],
     tolerance: super::row::ROUNDED,
     cases: &["i64[]{0};i64[]{5};i64[]{2}", "f32[]{10};f32[]{0};f32[]{-3}", "i32[]{3};i32[]{3};i32[]{1}"],
     ..ROW
 };
+
+/// What a Range of floats becomes: how many elements it has is computed beforehand.
+const PROGRESSION: OpDef = OpDef {
+    name: "Progression",
+    domain: HIP_DOMAIN,
+    inputs: &[req("start", "T"), req("delta", "T"), req("count", "I")],
+    outputs: &[req("output", "T")],
+    dtypes: &[("T", &[F32, F64, F16, BF16]), I],
+    infer: progression_infer,
+    reference: Some(|c| {
+        let n = usize::try_from(movement::single(c.input(2)?, "the count")?.view().i64_at(0));
+        let n = n.map_err(|_| Diagnostic::new(ErrorKind::Shape, "Progression: the count is negative"))?;
+        Ok(vec![movement::progression(c.input(0)?, c.input(1)?, n)?])
+    }),
+    lower: &[Candidate::Loops(|c| progression_loops(c, 1))],
+    tolerance: super::row::ROUNDED,
+    cases: &["f32[]{10};f32[]{-3};i64[]{4}", "f32[1]{1};f32[1]{0.1};i64[]{0}"],
+    ..ROW
+};
+
+/// `start + i·delta` for each `i`; `delta` is the operand of that number.
+fn progression_loops(c: &mut NodeCtx, delta: usize) -> Plan<Nest> {
+    let mut b = Builder::over_result(c)?;
+    let (start, delta, d) = (b.scalar(0)?, b.scalar(delta)?, b.dtype(0));
+    let i = b.outer(0);
+    let i = b.nest.expr(Expr::Cast(i, d));
+    let step = b.bin(BinOp::Mul, i, delta);
+    let e = b.bin(BinOp::Add, start, step);
+    Ok(b.store(e))
+}
 
 /// Rows of this family.
 pub static ROWS: &[OpDef] = &[
@@ -250,6 +272,7 @@ pub static ROWS: &[OpDef] = &[
         cases: &["[3,4]", "[3,4];i64[]{1} upper=0", "[2,3,3];i64[]{-1}"],
         ..ROW
     },
+    PROGRESSION,
 ];
 
 /// Elements of a shape operand.
@@ -513,12 +536,22 @@ fn squeeze_infer(c: &mut InferCtx) -> Result<()> {
 }
 
 fn unsqueeze_infer(c: &mut InferCtx) -> Result<()> {
-    let Some(axes) = axes_of(c)? else {
-        return Err(c.error(ErrorKind::Argument, "Unsqueeze: axes are missing"));
-    };
     let Some(s) = c.shape(0) else {
         c.set_unranked(0, c.dtype(0)?);
         return Ok(());
+    };
+    if has_run_axes(c) {
+        // Which extents are 1, nodes before it compute (`crate::expand`).
+        let Some(n) = c.list_len(1) else {
+            c.set_unranked(0, c.dtype(0)?);
+            return Ok(());
+        };
+        let fresh = c.unknown_extents(s.len() + n);
+        c.set(0, c.dtype(0)?, fresh);
+        return Ok(());
+    }
+    let Some(axes) = axes_of(c)? else {
+        return Err(c.error(ErrorKind::Argument, "Unsqueeze: axes are missing"));
     };
     let rank = s.len() + axes.len();
     let (axes, one) = (c.axes(&axes, rank)?, c.dims.constant(1));
@@ -651,6 +684,21 @@ fn whole(c: &mut InferCtx, i: usize) -> Option<DimId> {
     }
     let v = c.const_tensor(i)?.to_f64_vec().first().copied()?;
     (v.fract() == 0.0 && v.abs() < f64::from(1 << 24)).then(|| c.dims.constant(v as i64))
+}
+
+fn progression_infer(c: &mut InferCtx) -> Result<()> {
+    let dtype = c.dtype(0)?;
+    for (i, what) in ["start", "delta", "the count"].into_iter().enumerate() {
+        c.require_single(i, what)?;
+    }
+    let n = match c.need_values(2).as_deref() {
+        Some([n]) => *n,
+        _ => c.fresh("count", Origin::Unknown),
+    };
+    let zero = c.dims.constant(0);
+    c.require_le(zero, n, "Range: from start to limit by delta must be fewer than 10¹² steps");
+    c.set(0, dtype, [n]);
+    Ok(())
 }
 
 fn range_infer(c: &mut InferCtx) -> Result<()> {

@@ -1,0 +1,124 @@
+//! Extents and axes that only a run knows.
+
+use super::kit::*;
+use hip_ep::{Compiler, DType, DeviceKind, RunInputs, Tensor};
+use prost::Message;
+
+fn list(v: &[i64]) -> Tensor {
+    Tensor::from_i64(&[v.len()], v)
+}
+
+/// Inputs that a run must refuse, with these words.
+fn refuses(g: &G, inputs: &[Tensor], words: &str) {
+    let m = g.clone().compile();
+    for device in [DeviceKind::Cpu, DeviceKind::Guard] {
+        let e = session(&m, device).collect(&RunInputs::in_order(inputs), &Default::default());
+        let e = e.map(|_| ()).expect_err(words).to_string();
+        assert!(e.contains(words), "{e}");
+    }
+}
+
+/// A range of floats and what is computed from it; a range without an end does not start.
+#[test]
+fn ranges_end_where_floats_say() {
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
+        let g = graph()
+            .input("start", dtype, &[])
+            .input("limit", dtype, &["1"])
+            .input("delta", dtype, &[])
+            .node("Range", &["start", "limit", "delta"], &["r"])
+            .node("Neg", &["r"], &["y"])
+            .output("y");
+        let case = |s: f64, l: f64, d: f64| {
+            let t = |shape: &[usize], v| Tensor::from_f64_as(dtype, shape, &[v]);
+            vec![t(&[], s), t(&[1], l), t(&[], d)]
+        };
+        check(&g, &[case(1.0, 5.0, 2.0), case(4.0, 1.0, -0.75), case(4.0, 1.0, 1.0), case(0.0, 100.0, 0.5)]);
+        for (limit, delta) in [(1.0, 0.0), (f64::NAN, 1.0), (f64::INFINITY, 1.0), (0.0, 0.0)] {
+            refuses(&g, &case(0.0, limit, delta), "must be fewer than");
+        }
+    }
+}
+
+/// A depth that is a float.
+#[test]
+fn depths_are_cast() {
+    let g = graph()
+        .input("i", DType::I64, &["n"])
+        .input("depth", DType::F32, &[])
+        .input("v", DType::F32, &["2"])
+        .node_with("OneHot", &["i", "depth", "v"], &["y"], vec![int("axis", 0)])
+        .output("y");
+    let case = |n: f32| vec![list(&[0, -1, 3, 9]), Tensor::from_f32(&[], &[n]), Tensor::from_f32(&[2], &[-1.0, 2.5])];
+    check(&g, &[case(4.0), case(12.9), case(0.0)]);
+    refuses(&g, &case(-2.0), "an extent must not be negative");
+}
+
+/// Axes, however many, of every operator that takes them.
+#[test]
+fn axes_are_where_the_run_says() {
+    let x = || graph().input("x", DType::F32, &["n", "3", "m"]);
+    let unsqueezed =
+        x().input("axes", DType::I64, &["2"]).node("Unsqueeze", &["x", "axes"], &["u"]).node("Neg", &["u"], &["y"]);
+    let unsqueezed = unsqueezed.output("y");
+    let data = || random(7, &[2, 3, 4]);
+    check(&unsqueezed, &[[0, 1], [-1, 0], [4, 2], [1, 3]].map(|a| vec![data(), list(&a)]));
+    for bad in [[0, 0], [5, 0], [-6, 1], [4, -1]] {
+        refuses(&unsqueezed, &[data(), list(&bad)], "the number of elements must stay the same");
+        refuses(
+            &unsqueezed,
+            &[Tensor::from_f32(&[0, 3, 4], &[]), list(&bad)],
+            "the number of elements must stay the same",
+        );
+    }
+
+    let padded = x()
+        .input("pads", DType::I64, &["4"])
+        .input("axes", DType::I64, &["2"])
+        .weight("value", &Tensor::from_f32(&[], &[0.5]))
+        .node("Pad", &["x", "pads", "value", "axes"], &["y"])
+        .output("y");
+    // Axes came with opset 18.
+    let mut proto = padded.proto();
+    proto.opset_import[0].version = 18;
+    let bytes = proto.encode_to_vec();
+    let m = Compiler::new().compile_bytes(bytes.clone(), None).unwrap_or_else(|e| panic!("{e}"));
+    let s = session(&m, DeviceKind::Guard);
+    for axes in [[0, 2], [2, 0], [-1, 1]] {
+        let inputs = [data(), list(&[1, 0, 0, -1]), list(&axes)];
+        assert_close(&run(&s, &inputs), &interpret(&bytes, &inputs), "padded");
+    }
+    let twice = [data(), list(&[0; 4]), list(&[1, -2])];
+    let e = s.collect(&RunInputs::in_order(&twice), &Default::default()).map(|_| ()).expect_err("one axis twice");
+    assert!(e.to_string().contains("Pad: an extent must not be negative"), "{e}");
+
+    let sliced = x()
+        .input("starts", DType::I64, &["3"])
+        .input("ends", DType::I64, &["3"])
+        .input("axes", DType::I64, &["3"])
+        .input("steps", DType::I64, &["3"])
+        .node("Slice", &["x", "starts", "ends", "axes", "steps"], &["y"])
+        .output("y");
+    let case = |a: &[i64]| vec![data(), list(&[0, -1, 1]), list(&[i64::MAX, i64::MIN, 3]), list(a), list(&[1, -2, 1])];
+    check(&sliced, &[case(&[0, 1, 2]), case(&[2, 0, 1]), case(&[-1, -2, -3])]);
+    refuses(&sliced, &case(&[0, 1, 1]), "Slice");
+    refuses(&sliced, &case(&[0, 1, 3]), "Slice");
+}
+
+/// Reductions over as many axes as the run gives, none included.
+#[test]
+fn reductions_over_any_number_of_axes() {
+    for noop in [0, 1] {
+        let g = graph()
+            .input("x", DType::F32, &["n", "3", "m"])
+            .input("axes", DType::I64, &["k"])
+            .node_with("ReduceSum", &["x", "axes"], &["r"], vec![int("noop_with_empty_axes", noop)])
+            .node("Neg", &["r"], &["y"])
+            .output("y");
+        let axes: [&[i64]; 5] = [&[], &[1], &[-1, 0], &[2, 1, 0], &[0, 2]];
+        check(&g, &axes.map(|a| vec![random(3, &[2, 3, 4]), list(a)]));
+        for bad in [&[3][..], &[0, 0], &[1, -2], &[-4]] {
+            refuses(&g, &[random(3, &[2, 3, 4]), list(bad)], "ReduceSum: axes are from -3 to 2, each at most once");
+        }
+    }
+}
