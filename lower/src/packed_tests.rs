@@ -72,3 +72,16 @@ fn quantization_packs() {
         check(b, &[&[x(7)], &[x(1)], &[x(4)]]);
     }
 }
+
+/// An empty view may have any strides; whoever gets its bytes takes it for contiguous all the same.
+#[test]
+fn empty_packed_outputs_are_views() {
+    for d in PACKED {
+        let mut b = Builder::new();
+        let x = b.input(d, &["n", "1"]);
+        let shape = b.ints(&[3, 0]);
+        let e = b.op("Expand", &[], &[x, shape]);
+        b.output(e);
+        check(b, &[&[elements(d, &[3, 1])]]);
+    }
+}

@@ -323,6 +323,11 @@ impl<'c, 'a> Emit<'c, 'a> {
         }
         views::is_contiguous(&mut self.cx.out.dims, &self.cx.eq, &b.shape, &b.strides)
     }
+    /// A contiguous view with the strides that its shape alone gives. Those it had may say the same only because it is empty or by what
+    /// guards state, which whoever gets the bytes does not ask.
+    fn with_own_strides(&mut self, b: &BufView) -> BufView {
+        BufView { strides: views::row_major(&mut self.cx.out.dims, &b.shape), ..b.clone() }
+    }
     /// Whether two views show the same elements in the same places. What an axis of one element has as a stride does not matter.
     fn same_place(&self, a: &BufView, b: &BufView) -> bool {
         let (dims, eq) = (&self.cx.out.dims, &self.cx.eq);
@@ -344,7 +349,8 @@ impl<'c, 'a> Emit<'c, 'a> {
         let packed = is_packed(from.dtype);
         let by_bytes = from.space != to.space || compute_dtype(from.dtype).is_none() || packed;
         if plain && by_bytes && (!packed || self.is_whole(to)) {
-            let (a, b) = (self.value(from)?, self.value(to)?);
+            let (from, to) = (self.with_own_strides(from), self.with_own_strides(to));
+            let (a, b) = (self.value(&from)?, self.value(&to)?);
             self.push(HipOp::Copy, vec![Some(a), Some(b)], vec![]);
         } else if compute_dtype(from.dtype).is_some() {
             let nest = nests::copy(&mut self.cx.out.dims, from.dtype, &to.shape, &from.strides, &to.strides);
@@ -396,7 +402,7 @@ impl<'c, 'a> Emit<'c, 'a> {
     /// The same elements without gaps: the view itself, or a copy.
     pub fn contiguous(&mut self, b: &BufView, why: &str) -> Result<BufView> {
         if self.is_contiguous(b) {
-            return Ok(b.clone());
+            return Ok(self.with_own_strides(b));
         }
         self.note(format!("copies an operand: {why}"));
         let to = self.alloc(b.dtype, &b.shape, Space::Device, "".into())?;
@@ -558,6 +564,7 @@ impl<'c, 'a> Emit<'c, 'a> {
         let value = match made {
             Some(o) if b.root == o => o,
             _ if made.is_none() && b.space == Space::Device && self.is_contiguous(&b) => {
+                let b = self.with_own_strides(&b);
                 let v = self.new_view(&b, name)?;
                 self.push(HipOp::PassOutput(i), vec![Some(v)], vec![]);
                 v
