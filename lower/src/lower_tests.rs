@@ -910,3 +910,32 @@ fn branches_nest_and_constant_ones_are_inlined() {
     assert_eq!(count(&plain, |o| matches!(o, HipOp::If { .. })), 0);
     assert_eq!(count(&plain, |o| matches!(o, HipOp::Loop(_))), 1);
 }
+
+/// What an operator asks of an integer that only the run knows is checked even where its result is known without it.
+#[test]
+fn guards_over_elements_are_checked_where_nothing_reads_them() {
+    use crate::pass::{self, Hooks, Unit};
+    for computed in [false, true] {
+        let mut b = Builder::new();
+        let x = b.input(DType::I32, &["1"]);
+        let four = b.konst(&Tensor::from_i64_as(DType::I32, &[1], &[4]));
+        // Products of 32 bits wrap, so that no expression over x stands for them.
+        let square = b.op("Mul", &[], &[x, x]);
+        let n = b.op("Sub", &[], &[if computed { square } else { x }, four]);
+        let n = b.op("Cast", &[("to", Attr::Int(DType::I64.onnx().into()))], &[n]);
+        let ones = b.op("ConstantOfShape", &[], &[n]);
+        let axes = b.ints(&[0]);
+        let sum = b.op("ReduceSum", &[], &[ones, axes]);
+        let y = b.op("Shape", &[], &[sum]);
+        b.output(y);
+        for disable in [vec![], vec!["rewrite".to_string()]] {
+            let options = pass::Options { disable, ..Default::default() };
+            let unit = pass::run(Unit::from_onnx(b.m.clone()), &options, &mut Hooks::new());
+            let unit = unit.unwrap_or_else(|e| panic!("{e}"));
+            let (p, h) = (unit.program.unwrap(), unit.hip.unwrap());
+            let run = |x: i64| crate::host_interp::run(&p, &h, &[Tensor::from_i64_as(DType::I32, &[1], &[x])]);
+            assert_eq!(run(5).unwrap_or_else(|e| panic!("{e}\n{p}")).0[0].to_i64_vec(), [1]);
+            assert!(run(1).is_err_and(|e| e.to_string().contains("must not be negative")), "{p}");
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! Control-flow outlining: bodies keep only the captures they use, so that each is a function of what it needs.
 
+use crate::pass::asking;
 use ir::graph::{RegionId, Value};
 use ir::{Module, Onnx};
 use rustc_hash::FxHashSet;
@@ -7,14 +8,14 @@ use rustc_hash::FxHashSet;
 /// Removes captures that no body of a node uses, and nodes in bodies that nothing uses. Innermost first, so that what only an inner
 /// body captured goes, too.
 pub fn outline(m: &mut Module<Onnx>) {
-    let main = m.main;
-    region(m, main);
+    let (main, asking) = (m.main, asking(m));
+    region(m, main, &asking);
 }
 
-fn region(m: &mut Module<Onnx>, r: RegionId) {
+fn region(m: &mut Module<Onnx>, r: RegionId, asking: &FxHashSet<String>) {
     for n in m.graphs[r].order.clone() {
         let bodies = m.graphs[r].nodes[n].regions.clone();
-        bodies.iter().for_each(|&b| region(m, b));
+        bodies.iter().for_each(|&b| region(m, b, asking));
         let n_caps = m.graphs[r].nodes[n].n_captures as usize;
         if n_caps == 0 || bodies.iter().any(|&b| m.graphs[b].inputs.len() < n_caps) {
             continue;
@@ -49,7 +50,7 @@ fn region(m: &mut Module<Onnx>, r: RegionId) {
         });
         node.n_captures = u32::try_from(keep.iter().filter(|k| **k).count()).unwrap_or(u32::MAX);
     }
-    m.graphs[r].remove_dead(|_| false);
+    m.graphs[r].remove_dead(|n| asking.contains(&*n.origin.0));
 }
 
 fn uses(m: &Module<Onnx>, b: RegionId) -> FxHashSet<Value> {

@@ -12,6 +12,7 @@ use ir::infer::Info;
 use ir::text::{print_hip, print_onnx};
 use ir::verify::{verify_hip, verify_onnx};
 use ir::{Module, Onnx};
+use rustc_hash::FxHashSet;
 use std::path::PathBuf;
 use std::time::Duration;
 use tensor::{Diagnostic, ErrorKind, Result};
@@ -467,9 +468,10 @@ fn step(p: &Pass, unit: &mut Unit, options: &Options) -> Result<()> {
     if options.verify {
         unit.verify().map_err(|e| e.note("verified", format!("before pass {}", p.name)))?;
     }
+    let asking = unit.onnx.as_ref().map(asking).unwrap_or_default();
     (p.run)(unit, options)?;
     if let Some(m) = &mut unit.onnx {
-        remove_dead(m);
+        remove_dead(m, &asking);
     }
     if options.verify {
         unit.verify().map_err(|e| e.note("verified", format!("after pass {}", p.name)))?;
@@ -478,10 +480,16 @@ fn step(p: &Pass, unit: &mut Unit, options: &Options) -> Result<()> {
     if missing_facts != 0 { Err(missing(&format!("what {} promises", p.name))) } else { Ok(()) }
 }
 
-/// Nodes whose results nothing uses. Random ops have no effect but their results.
-fn remove_dead(m: &mut Module<Onnx>) {
+/// The paths of nodes that ask something of what only the run knows. Extents of others may have been simplified because of it,
+/// so it is checked even where their own results are no longer used.
+pub(crate) fn asking(m: &Module<Onnx>) -> FxHashSet<String> {
+    m.guards.iter().filter(|g| !rewrite::refine::is_at_entry(&m.dims, g)).map(|g| g.node.clone()).collect()
+}
+
+/// Nodes whose results nothing uses, but for those that ask something of the run. Random ops have no effect but their results.
+fn remove_dead(m: &mut Module<Onnx>, asking: &FxHashSet<String>) {
     for r in m.graphs.keys() {
-        m.graphs[r].remove_dead(|_| false);
+        m.graphs[r].remove_dead(|n| asking.contains(&*n.origin.0));
     }
 }
 

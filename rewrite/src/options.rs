@@ -2,6 +2,7 @@
 
 use crate::cost::CostModel;
 use crate::facts::Facts;
+use crate::refine::is_at_entry;
 use crate::region::{self, Job};
 use crate::report::Report;
 use crate::rule::{Compiled, NumClass, Rule};
@@ -128,7 +129,7 @@ pub fn rewrite(module: &mut Module<Onnx>, options: &Options) -> Result<Report> {
 /// because refinement took them for facts.
 fn reinfer(module: &mut Module<Onnx>) -> Result<ir::infer::Info> {
     let dims = &module.dims;
-    module.guards.retain(|g| [g.lhs, g.rhs].into_iter().all(|d| crate::refine::at_entry(dims, d)));
+    module.guards.retain(|g| is_at_entry(dims, g));
     let outputs = module.graph().outputs.clone();
     let mut old: Vec<(RegionId, Value, Type)> = Vec::new();
     for r in module.graphs.keys() {
@@ -172,8 +173,7 @@ pub(crate) fn rewrite_with<V: Fn(RegionId, Value) -> Option<Shape>>(
     let deadline = options.time.map(|d| Instant::now() + d);
     // What only the run can check is checked for a node that is there: it stays, as its result may have been taken for something else
     // because of what is checked.
-    let run_time =
-        |g: &&ir::graph::Guard| ![g.lhs, g.rhs].into_iter().all(|d| crate::refine::at_entry(&module.dims, d));
+    let run_time = |g: &&ir::graph::Guard| !is_at_entry(&module.dims, g);
     let pinned: FxHashSet<String> = module.guards.iter().filter(run_time).map(|g| g.node.clone()).collect();
     let mut facts = Facts::new(
         module.registry.clone(),

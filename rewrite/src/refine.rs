@@ -232,7 +232,8 @@ impl Simplest {
         let ((a, da), (b, db)) = (best.get(&eg.find(kids[0]))?, best.get(&eg.find(kids[1]))?);
         let step = if matches!(op, DimOp::Add | DimOp::Mul) { 1 } else { 3 };
         // A constant factor of zero and the like are simplified by the pool; division by zero stays an opaque term.
-        Some(((a.0 + b.0 + step, a.1 + b.1), pool.binary(op, *da, *db)))
+        // Where guards leave an extent 0 alone, it equals all its multiples: those beyond 64 bits are not simplest.
+        Some(((a.0 + b.0 + step, a.1 + b.1), pool.checked(|p| p.binary(op, *da, *db))?))
     }
 }
 
@@ -270,8 +271,9 @@ fn weaker(pool: &mut DimPool, guards: &mut Vec<Guard>) {
     if guards.len() > DIM_FACTS {
         return;
     }
-    let room: Vec<Option<DimId>> = guards.iter().map(|g| (g.rel == Rel::Le).then(|| pool.sub(g.rhs, g.lhs))).collect();
-    let strong: Vec<bool> = guards.iter().map(|g| at_entry(pool, g.lhs) && at_entry(pool, g.rhs)).collect();
+    let room: Vec<Option<DimId>> =
+        guards.iter().map(|g| (g.rel == Rel::Le).then(|| pool.checked(|p| p.sub(g.rhs, g.lhs))).flatten()).collect();
+    let strong: Vec<bool> = guards.iter().map(|g| is_at_entry(pool, g)).collect();
     let mut gone = vec![false; guards.len()];
     for i in 0..guards.len() {
         let Some(a) = room[i] else { continue };
@@ -294,8 +296,14 @@ fn bounded(eg: &DimGraph, a: Id, b: Id) -> bool {
 }
 
 /// Whether a dim is known once the run's inputs are.
-pub(crate) fn at_entry(pool: &DimPool, d: DimId) -> bool {
+fn at_entry(pool: &DimPool, d: DimId) -> bool {
     pool.symbols_of(d).iter().all(|&s| matches!(pool.sym(s).origin, Origin::Input { .. }))
+}
+
+/// Whether what a guard says is known once the run's inputs are.
+#[must_use]
+pub fn is_at_entry(pool: &DimPool, g: &Guard) -> bool {
+    at_entry(pool, g.lhs) && at_entry(pool, g.rhs)
 }
 
 /// The dims of a module in an e-graph.
@@ -342,7 +350,6 @@ impl Dims {
     /// earlier one. A guard is removed only because of guards that are kept, so that none goes because of itself.
     fn prune(&mut self, pool: &mut DimPool, guards: &mut Vec<Guard>) {
         weaker(pool, guards);
-        let usable = |pool: &DimPool, g: &Guard| at_entry(pool, g.lhs) && at_entry(pool, g.rhs);
         let mut facts = 0;
         guards.retain(|g| {
             if g.rel == Rel::Le {
@@ -351,7 +358,7 @@ impl Dims {
             if self.holds(pool, g) {
                 return false;
             }
-            if facts < DIM_FACTS && usable(pool, g) {
+            if facts < DIM_FACTS && is_at_entry(pool, g) {
                 facts += 1;
                 self.eg.union(self.id_of[&g.lhs], self.id_of[&g.rhs]);
                 self.eg.rebuild();
@@ -374,7 +381,7 @@ impl Dims {
                 if g.rel == Rel::Eq {
                     return true;
                 }
-                let usable = usable(pool, g);
+                let usable = is_at_entry(pool, g);
                 if self.holds(pool, g) || usable && kept.iter().any(same) {
                     return false;
                 }
@@ -553,6 +560,7 @@ mod tests {
             m.guards.push(Guard { lhs, rel: *rel, rhs, why: String::new(), node: String::new() });
         }
         let report = refine(&mut m);
+        assert!(!m.dims.overflowed());
         let show = |m: &Module<Onnx>, d| m.dims.display(d).to_string();
         let have: Vec<String> =
             m.guards.iter().map(|g| format!("{} {:?} {}", show(&m, g.lhs), g.rel, show(&m, g.rhs))).collect();
@@ -635,6 +643,17 @@ mod tests {
     fn guards_that_contradict_each_other_change_no_extent() {
         let both = [("4", Rel::Eq, "s"), ("s", Rel::Eq, "2")];
         check(&both, &["4 Eq s", "s Eq 2"], &[("s", "s"), ("4", "4"), ("2*t", "2*t")]);
+    }
+
+    #[test]
+    fn guards_may_leave_zero_alone() {
+        // What is half and twice itself is 0, and equals all its multiples: every further guard finds more of them.
+        let zero = [("2*floordiv(s, 2)", Rel::Eq, "s"), ("floordiv(s, 2)", Rel::Eq, "s")];
+        let more =
+            [("b", Rel::Eq, "2"), ("c", Rel::Eq, "2*b"), ("t", Rel::Eq, "floordiv(s, 4) + 3"), ("u", Rel::Eq, "s")];
+        let left =
+            ["2*floordiv(s, 2) Eq s", "floordiv(s, 2) Eq s", "b Eq 2", "c Eq 2*b", "t Eq floordiv(s, 4) + 3", "u Eq s"];
+        check(&[&zero[..], &more].concat(), &left, &[("s", "0"), ("2*c*s", "0")]);
     }
 
     #[test]

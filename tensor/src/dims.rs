@@ -527,11 +527,12 @@ impl DimPool {
             _ => (i64::MIN, i64::MAX),
         }
     }
-    /// `a - b` for a proof: an overflow makes the proof fail, not the pool.
-    fn difference(&mut self, a: DimId, b: DimId) -> Option<DimId> {
+    /// What `build` builds, unless it overflows: then nothing, and the pool is not overflowed by it. For expressions that no model
+    /// asks for, as those of proofs.
+    pub fn checked<T>(&mut self, build: impl FnOnce(&mut DimPool) -> T) -> Option<T> {
         let before = std::mem::take(&mut self.overflowed);
-        let d = self.sub(a, b);
-        (!std::mem::replace(&mut self.overflowed, before)).then_some(d)
+        let built = build(self);
+        (!std::mem::replace(&mut self.overflowed, before)).then_some(built)
     }
 
     /// Whether `a = b` for every value the symbols may take.
@@ -539,7 +540,7 @@ impl DimPool {
         if a == b {
             return Proof::Yes;
         }
-        let Some(d) = self.difference(a, b) else { return Proof::Unknown };
+        let Some(d) = self.checked(|p| p.sub(a, b)) else { return Proof::Unknown };
         match self.range(d) {
             (0, 0) => Proof::Yes,
             (lo, hi) if lo > 0 || hi < 0 => Proof::No,
@@ -548,7 +549,7 @@ impl DimPool {
     }
     /// Whether `a ≤ b` for every value the symbols may take.
     pub fn prove_le(&mut self, a: DimId, b: DimId) -> Proof {
-        let Some(d) = self.difference(b, a) else { return Proof::Unknown };
+        let Some(d) = self.checked(|p| p.sub(b, a)) else { return Proof::Unknown };
         match self.range(d) {
             (lo, _) if lo >= 0 => Proof::Yes,
             (_, hi) if hi < 0 => Proof::No,

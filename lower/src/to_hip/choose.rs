@@ -267,12 +267,25 @@ impl State<'_> {
 fn needed(cx: &Lowering, r: RegionId) -> FxHashSet<Node> {
     let g = &cx.src.graphs[r];
     let counted = counts(cx, r);
+    let elements = elements(cx, r);
     let mut demanded: FxHashSet<Value> = g.outputs.iter().copied().collect();
-    let mut symbols: FxHashSet<SymId> = FxHashSet::default();
+    // What a guard says of an element is checked, whether anything else reads the element or not.
+    let mut symbols: FxHashSet<SymId> = cx
+        .src
+        .guards
+        .iter()
+        .flat_map(|g| [g.lhs, g.rhs])
+        .collect::<FxHashSet<_>>()
+        .into_iter()
+        .flat_map(|d| cx.src.dims.symbols_of(d))
+        .filter(|&s| cx.src.dims.sym(s).origin == Origin::ShapeValue)
+        .collect();
     let mut out = FxHashSet::default();
     for &n in g.order.iter().rev() {
         let node = &g.nodes[n];
-        let mut needed = counted.get(&n).is_some_and(|s| s.iter().any(|s| symbols.contains(s)));
+        let gives =
+            |made: &FxHashMap<Node, Vec<SymId>>| made.get(&n).is_some_and(|s| s.iter().any(|s| symbols.contains(s)));
+        let mut needed = gives(&counted) || gives(&elements);
         for v in node.outs.iter().filter(|v| demanded.contains(v)) {
             match cx.host_known(r, *v) {
                 Some(x) => symbols.extend(x.iter().flat_map(|&d| cx.src.dims.symbols_of(d))),
@@ -301,6 +314,28 @@ fn counts(cx: &Lowering, r: RegionId) -> FxHashMap<Node, Vec<SymId>> {
         for s in counted.filter(|&s| cx.src.dims.sym(s).origin == Origin::DeviceResult && seen.insert(s)) {
             made.entry(n).or_default().push(s);
         }
+    }
+    made
+}
+
+/// The symbols that stand for elements of a node's results, by the first node that has them.
+fn elements(cx: &Lowering, r: RegionId) -> FxHashMap<Node, Vec<SymId>> {
+    let g = &cx.src.graphs[r];
+    let symbols = |v: Value| {
+        let elems = cx.info.values(r, v).into_iter().flatten();
+        let symbols = elems.filter_map(|&d| cx.src.dims.as_symbol(d));
+        symbols.filter(|&s| cx.src.dims.sym(s).origin == Origin::ShapeValue).collect::<Vec<_>>()
+    };
+    let mut seen: FxHashSet<SymId> = g.inputs.iter().flat_map(|&v| symbols(v)).collect();
+    let mut made: FxHashMap<Node, Vec<SymId>> = FxHashMap::default();
+    for &n in &g.order {
+        let node = &g.nodes[n];
+        // Extents are dims that the host has; what they are computed from gives them their values.
+        if cx.src.registry[node.op].lower.is_empty() {
+            continue;
+        }
+        let new = node.outs.iter().flat_map(|&v| symbols(v)).filter(|&s| seen.insert(s));
+        made.entry(n).or_default().extend(new);
     }
     made
 }

@@ -426,6 +426,14 @@ impl<'c, 'a> Emit<'c, 'a> {
                 }
             }
         }
+        // Elements that guards alone are about are read, too.
+        for &n in &g.order {
+            for &v in &g.nodes[n].outs {
+                if self.has_elements_to_read(r, v) {
+                    self.uses.entry((r, v)).or_insert(1);
+                }
+            }
+        }
         // Values that lie whole in the caller's buffer may have any number of readers.
         let mut whole: FxHashSet<Value> = FxHashSet::default();
         if main {
@@ -585,6 +593,12 @@ impl<'c, 'a> Emit<'c, 'a> {
         Ok(())
     }
 
+    /// Whether elements of a value are symbols that must be read from it, if nothing before has them.
+    fn has_elements_to_read(&self, r: RegionId, v: Value) -> bool {
+        let dims = &self.cx.out.dims;
+        let symbols = self.cx.info.values(r, v).into_iter().flatten().filter_map(|&d| dims.as_symbol(d));
+        symbols.into_iter().any(|s| dims.sym(s).origin == dims::Origin::ShapeValue)
+    }
     /// Gives symbols that are elements of a value their values, where nothing else does.
     pub fn read_back(&mut self, r: RegionId, v: Value) -> Result<()> {
         let Some(x) = self.cx.info.values(r, v).cloned() else { return Ok(()) };
