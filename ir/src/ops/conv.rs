@@ -4,7 +4,7 @@ use super::activate::{self, ACTIVATION_ATTRS};
 use super::broadcast::require_broadcasts_to;
 use super::loops::{Builder, inner, outer};
 use super::row::{FLOATS, ROW};
-use super::window::{AUTO_PAD, Geometry, PADS, geometry, numbers, window};
+use super::window::{AUTO_PAD, Geometry, KERNEL, Steps, geometry, kernel_shape, steps, window};
 use crate::lowering::{CallSpec, Candidate, IntArg, NodeCtx, Plan};
 use crate::nest::{BinOp, Combiner, Coord, Expr, ExprId, Nest, Term};
 use crate::op::{AttrDef, AttrKind, HIP_DOMAIN, InferCtx, OpDef, Param, RefCtx, Tol, attr, opt, req};
@@ -125,6 +125,7 @@ pub static ROWS: &[OpDef] = &[
             "[1,2,3,3];[2,2,3,3] kernel_shape=[3,3] strides=[2,2] output_shape=[6,6]",
             "[1,2,3];[2,2,2] kernel_shape=[2] strides=[3] dilations=[2] output_padding=[1]",
             "[1,2,3,3];[2,2,3,3] kernel_shape=[3,3] strides=[2,2] auto_pad=SAME_UPPER",
+            "[1,2,3,4];[2,3,2,3] strides=[2,1] dilations=[1,2] pads=[1,0,0,1]",
         ],
         ..ROW
     },
@@ -133,6 +134,15 @@ pub static ROWS: &[OpDef] = &[
 /// Spatial extents of a weight, when all are constants.
 fn kernel_of(p: &DimPool, w: &[DimId]) -> Option<Vec<i64>> {
     w.get(2..)?.iter().map(|&d| p.as_const(d)).collect()
+}
+
+/// Requires the weight's window to be the one that `kernel_shape` states, where it does.
+fn require_kernel(c: &mut InferCtx, w: &[DimId]) -> Result<()> {
+    for (&k, &extent) in c.attrs.ints(KERNEL).unwrap_or_default().iter().zip(&w[2..]) {
+        let k = c.dims.constant(k);
+        c.require_eq(extent, k, "the weight's window must be kernel_shape")?;
+    }
+    Ok(())
 }
 
 /// Which operands are weight and bias; the image is the first.
@@ -202,6 +212,7 @@ pub(super) fn conv_shape(c: &mut InferCtx, at: Places, to: DType) -> Result<()> 
     let kernel = kernel_of(c.dims, &w);
     let g = geometry(c.dims, c.attrs, Some(DILATIONS), &x[2..], kernel, false);
     let g = g.map_err(|e| c.error(e.kind(), format!("{}: {}", c.def.name, e.message())))?;
+    require_kernel(c, &w)?;
     let mut out: Shape = [x[0], w[0]].into_iter().collect();
     out.extend(g.counted(c)?);
     c.set(0, to, out);
@@ -342,15 +353,24 @@ fn conv_loops(c: &mut NodeCtx, act: Activation) -> Plan<Nest> {
     Ok(b.store(y))
 }
 
-/// Geometry of a transposed convolution: `image` is x, `outs` the result; pads are cut off the result.
-fn transpose_geometry(
-    p: &mut DimPool,
-    attrs: &crate::attrs::Attrs,
-    x: &[DimId],
-    kernel: Option<Vec<i64>>,
-) -> Result<Geometry> {
+/// A transposed convolution: every element of the image goes to a window of the result, whose pads are cut off. One entry per spatial
+/// axis.
+struct Transposed {
+    image: Vec<DimId>,
+    /// Extents of the window: the weight's, whether they are numbers or not.
+    kernel: Vec<DimId>,
+    strides: Vec<i64>,
+    dilations: Vec<i64>,
+    begin: Vec<DimId>,
+    end: Vec<DimId>,
+    outs: Vec<DimId>,
+}
+
+fn transposed(p: &mut DimPool, attrs: &crate::attrs::Attrs, x: &[DimId], w: &[DimId]) -> Result<Transposed> {
     let (image, rank) = (&x[2..], x.len() - 2);
-    let n = numbers(attrs, Some(DILATIONS), rank, kernel)?;
+    let Steps { strides, dilations, pads } = steps(attrs, Some(DILATIONS), rank)?;
+    kernel_shape(attrs, rank, kernel_of(p, w))?;
+    let kernel = w[2..].to_vec();
     let list = |slot: usize| attrs.ints(slot).filter(|v| !v.is_empty()).map(|v| v.to_vec());
     let extra = list(AFTER).unwrap_or_else(|| vec![0; rank]);
     let asked = list(AFTER + 1).map(|v| if v.len() == rank + 2 { v[2..].to_vec() } else { v });
@@ -363,9 +383,10 @@ fn transpose_geometry(
     let (zero, one, two) = (p.constant(0), p.constant(1), p.constant(2));
     let (mut begin, mut end, mut outs) = (vec![zero; rank], vec![zero; rank], Vec::new());
     for a in 0..rank {
-        let s = p.constant(n.strides[a]);
-        let span = (n.kernel[a] - 1).saturating_mul(n.dilations[a]).saturating_add(1).saturating_add(extra[a]);
-        let span = p.constant(span);
+        let (s, d, more) = (p.constant(strides[a]), p.constant(dilations[a]), p.constant(extra[a].saturating_add(1)));
+        let gaps = p.sub(kernel[a], one);
+        let span = p.mul(gaps, d);
+        let span = p.add(span, more);
         let last = p.sub(image[a], one);
         let reach = p.mul(last, s);
         let full = p.add(reach, span);
@@ -384,7 +405,7 @@ fn transpose_geometry(
                 outs.push(out);
             }
             None => {
-                if let (Some(pads), false) = (attrs.ints(PADS), auto == "VALID") {
+                if let (Some(pads), false) = (&pads, auto == "VALID") {
                     begin[a] = p.constant(pads[a]);
                     end[a] = p.constant(pads[a + rank]);
                 }
@@ -393,8 +414,7 @@ fn transpose_geometry(
             }
         }
     }
-    let (kernel, strides, dilations) = (n.kernel, n.strides, n.dilations);
-    Ok(Geometry { image: image.to_vec(), kernel, strides, dilations, begin, end, outs })
+    Ok(Transposed { image: image.to_vec(), kernel, strides, dilations, begin, end, outs })
 }
 
 fn transpose_infer(c: &mut InferCtx) -> Result<()> {
@@ -402,9 +422,9 @@ fn transpose_infer(c: &mut InferCtx) -> Result<()> {
         c.set_unranked(0, c.dtype(0)?);
         return Ok(());
     };
-    let kernel = kernel_of(c.dims, &w);
-    let g = transpose_geometry(c.dims, c.attrs, &x, kernel);
+    let g = transposed(c.dims, c.attrs, &x, &w);
     let g = g.map_err(|e| c.error(e.kind(), format!("ConvTranspose: {}", e.message())))?;
+    require_kernel(c, &w)?;
     let k = c.dims.constant(group);
     let m = c.dims.mul(w[1], k);
     let mut out: Shape = [x[0], m].into_iter().collect();
@@ -421,13 +441,12 @@ fn transpose_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
         return Err(Diagnostic::new(ErrorKind::Shape, format!("ConvTranspose of {:?} by {:?}", x.shape(), w.shape())));
     }
     let mut p = DimPool::new();
-    let dims: Vec<DimId> = x.shape().iter().map(|&d| p.constant(d as i64)).collect();
-    let kernel = w.shape()[2..].iter().map(|&d| d as i64).collect();
-    let g = transpose_geometry(&mut p, c.attrs, &dims, Some(kernel))?;
+    let [image, weight] = [x, w].map(|t| t.shape().iter().map(|&d| p.constant(d as i64)).collect::<Vec<DimId>>());
+    let g = transposed(&mut p, c.attrs, &image, &weight)?;
     let to = |v: &[i64]| v.iter().map(|&x| x as usize).collect::<Vec<_>>();
     let num = |v: &[DimId]| v.iter().map(|&d| p.as_const(d).unwrap_or(0)).collect::<Vec<_>>();
     let win = Window {
-        kernel: to(&g.kernel),
+        kernel: w.shape()[2..].to_vec(),
         strides: to(&g.strides),
         dilations: to(&g.dilations),
         begin: num(&g.begin),
@@ -445,14 +464,12 @@ fn transpose_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
 /// Every result element gathers the elements of x whose windows cover it.
 fn transpose_loops(c: &mut NodeCtx) -> Plan<Nest> {
     let (x, w) = (c.need(0)?, c.need(1)?);
-    let kernel = kernel_of(c.dims, &w.shape);
-    let g = transpose_geometry(c.dims, c.attrs, &x.shape, kernel).map_err(|e| e.message().to_string())?;
+    let g = transposed(c.dims, c.attrs, &x.shape, &w.shape).map_err(|e| e.message().to_string())?;
     let group = c.attrs.int(GROUP).unwrap_or(1);
     let mut b = Builder::over_result(c)?;
     let k = b.c.dims.constant(group);
     let per_group = b.c.dims.floordiv(x.shape[1], k);
-    let kernel = g.kernel_dims(b.c.dims);
-    b.nest.inner = [vec![per_group], kernel].concat();
+    b.nest.inner = [vec![per_group], g.kernel].concat();
     // Channel of x and of w: those of this group. Output channel within the group.
     let base = group_base(&mut b, 1, w.shape[1], per_group);
     let (zero, one) = (b.c.dims.constant(0), b.c.dims.constant(1));

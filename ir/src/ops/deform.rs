@@ -4,7 +4,7 @@ use super::grid::check_image;
 use super::loops::{Builder, outer};
 use super::row::{FLOATS, ROW};
 use super::sample::{Tap, blend, blend_dtype, cast, index, inside, linear_weights, split};
-use super::window::{Geometry, Numbers};
+use super::window::Geometry;
 use crate::attrs::{Attr, Attrs};
 use crate::expand::Expansion;
 use crate::graph::Value;
@@ -84,6 +84,14 @@ pub static ROWS: &[OpDef] = &[
     },
 ];
 
+/// Windows as numbers.
+struct Numbers {
+    kernel: Vec<i64>,
+    strides: Vec<i64>,
+    dilations: Vec<i64>,
+    pads: Vec<i64>,
+}
+
 /// Attributes as numbers, for a kernel that the weight or the attribute gives.
 fn numbers(attrs: &Attrs, rank: usize, kernel: Option<Vec<i64>>) -> Option<Numbers> {
     let list = |slot: usize, len: usize, default: i64| {
@@ -98,20 +106,19 @@ fn numbers(attrs: &Attrs, rank: usize, kernel: Option<Vec<i64>>) -> Option<Numbe
     };
     let fits = kernel.len() == rank && kernel.iter().all(|k| (1..1 << 15).contains(k));
     let (dilations, pads, strides) = (list(1, rank, 1)?, list(2, 2 * rank, 0)?, list(3, rank, 1)?);
-    fits.then_some(Numbers { kernel, strides, dilations, pads: Some(pads) })
+    fits.then_some(Numbers { kernel, strides, dilations, pads })
 }
 
 /// Windows over an image.
 fn geometry(p: &mut DimPool, n: Numbers, image: &[DimId]) -> Geometry {
     let rank = image.len();
-    let pads = n.pads.unwrap_or_else(|| vec![0; 2 * rank]);
     let dims = |p: &mut DimPool, v: &[i64]| v.iter().map(|&x| p.constant(x)).collect::<Vec<_>>();
-    let (begin, end) = (dims(p, &pads[..rank]), dims(p, &pads[rank..]));
+    let (begin, end) = (dims(p, &n.pads[..rank]), dims(p, &n.pads[rank..]));
     let one = p.constant(1);
     let mut outs = Vec::new();
     for a in 0..rank {
         let span = (n.kernel[a] - 1).saturating_mul(n.dilations[a]).saturating_add(1);
-        let more = p.constant((pads[a] + pads[a + rank]).saturating_sub(span));
+        let more = p.constant((n.pads[a] + n.pads[a + rank]).saturating_sub(span));
         let (room, s) = (p.add(image[a], more), p.constant(n.strides[a]));
         let steps = p.floordiv(room, s);
         outs.push(p.add(steps, one));
@@ -166,7 +173,7 @@ fn columns_ref(c: &RefCtx, kernel: Option<Vec<i64>>, offset: usize, mask: usize)
     let fail = || Diagnostic::new(ErrorKind::Shape, format!("{}: attributes do not fit", c.def.name));
     let n = numbers(c.attrs, rank, kernel).ok_or_else(fail)?;
     let list = |v: &[i64]| v.iter().map(|&x| x as usize).collect();
-    let mut begin = n.pads.ok_or_else(fail)?;
+    let mut begin = n.pads;
     let end = begin.split_off(rank);
     let w = Window {
         kernel: list(&n.kernel),

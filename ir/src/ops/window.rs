@@ -47,41 +47,38 @@ fn fail(text: String) -> Diagnostic {
     Diagnostic::new(ErrorKind::Shape, text)
 }
 
-/// Windows as numbers: kernel, strides, dilations, explicit pads. Attribute lists of the wrong length or with values that are
-/// not positive are refused.
-pub(crate) struct Numbers {
-    pub kernel: Vec<i64>,
+/// How windows move, as numbers. Attribute lists of the wrong length or with values that are not positive are refused.
+pub(crate) struct Steps {
     pub strides: Vec<i64>,
     pub dilations: Vec<i64>,
     pub pads: Option<Vec<i64>>,
 }
 
-pub(crate) fn numbers(
-    attrs: &Attrs,
-    dilations: Option<usize>,
-    rank: usize,
-    kernel: Option<Vec<i64>>,
-) -> Result<Numbers> {
-    let list = |slot: Option<usize>, what: &str| -> Result<Vec<i64>> {
-        let v = slot.and_then(|s| attrs.ints(s)).map_or(vec![1; rank], |v| v.to_vec());
-        match v.len() == rank && v.iter().all(|&x| x > 0 && x < 1 << 31) {
-            true => Ok(v),
-            false => Err(fail(format!("{what} {v:?} must be {rank} positive numbers"))),
-        }
-    };
-    let given = attrs.ints(KERNEL).map(|_| list(Some(KERNEL), "kernel_shape")).transpose()?;
-    let kernel = match (given, kernel) {
-        (Some(a), Some(b)) if a != b => {
-            return Err(fail(format!("kernel_shape {a:?} differs from the weight's {b:?}")));
-        }
-        (Some(a), _) | (None, Some(a)) => a,
-        (None, None) => return Err(fail("kernel_shape is missing".into())),
-    };
+pub(crate) fn steps(attrs: &Attrs, dilations: Option<usize>, rank: usize) -> Result<Steps> {
     let pads = attrs.ints(PADS).map(|p| p.to_vec());
     if pads.as_ref().is_some_and(|p| p.len() != 2 * rank || p.iter().any(|x| x.unsigned_abs() >= 1 << 31)) {
         return Err(fail(format!("pads {:?} must be {} numbers", attrs.ints(PADS), 2 * rank)));
     }
-    Ok(Numbers { kernel, strides: list(Some(STRIDES), "strides")?, dilations: list(dilations, "dilations")?, pads })
+    let strides = positive(attrs, Some(STRIDES), rank, "strides")?;
+    Ok(Steps { strides, dilations: positive(attrs, dilations, rank, "dilations")?, pads })
+}
+
+/// A list of one positive number per axis; ones where it is absent.
+fn positive(attrs: &Attrs, slot: Option<usize>, rank: usize, what: &str) -> Result<Vec<i64>> {
+    let v = slot.and_then(|s| attrs.ints(s)).map_or(vec![1; rank], |v| v.to_vec());
+    match v.len() == rank && v.iter().all(|&x| x > 0 && x < 1 << 31) {
+        true => Ok(v),
+        false => Err(fail(format!("{what} {v:?} must be {rank} positive numbers"))),
+    }
+}
+
+/// The window that the attribute states, or the weight has, if both are known the same.
+pub(crate) fn kernel_shape(attrs: &Attrs, rank: usize, weight: Option<Vec<i64>>) -> Result<Option<Vec<i64>>> {
+    let given = attrs.ints(KERNEL).map(|_| positive(attrs, Some(KERNEL), rank, "kernel_shape")).transpose()?;
+    match (given, weight) {
+        (Some(a), Some(b)) if a != b => Err(fail(format!("kernel_shape {a:?} differs from the weight's {b:?}"))),
+        (given, weight) => Ok(given.or(weight)),
+    }
 }
 
 /// Windows of a node over an image. `kernel` is what the weight says.
@@ -97,7 +94,8 @@ pub fn geometry(
     ceil: bool,
 ) -> Result<Geometry> {
     let rank = image.len();
-    let n = numbers(attrs, dilations, rank, kernel)?;
+    let kernel = kernel_shape(attrs, rank, kernel)?.ok_or_else(|| fail("kernel_shape is missing".into()))?;
+    let n = steps(attrs, dilations, rank)?;
     let auto = attrs.str(AUTO_PAD).unwrap_or("NOTSET");
     let same = pads_itself(attrs);
     if !same && !matches!(auto, "NOTSET" | "VALID" | "") {
@@ -106,7 +104,7 @@ pub fn geometry(
     let (zero, one) = (p.constant(0), p.constant(1));
     let (mut begin, mut end, mut outs) = (vec![zero; rank], vec![zero; rank], Vec::new());
     for a in 0..rank {
-        let span = p.constant((n.kernel[a] - 1).saturating_mul(n.dilations[a]).saturating_add(1));
+        let span = p.constant((kernel[a] - 1).saturating_mul(n.dilations[a]).saturating_add(1));
         let s = p.constant(n.strides[a]);
         if same {
             let out = p.ceildiv(image[a], s);
@@ -141,7 +139,7 @@ pub fn geometry(
         }
         outs.push(out);
     }
-    let Numbers { kernel, strides, dilations, .. } = n;
+    let Steps { strides, dilations, .. } = n;
     Ok(Geometry { image: image.to_vec(), kernel, strides, dilations, begin, end, outs })
 }
 

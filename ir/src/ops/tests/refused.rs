@@ -32,6 +32,16 @@ fn groups_divide_the_channels() {
     check("Conv", &["[1,4,5];[6,2,3] kernel_shape=[3] group=2"], &["[1,4,5];[5,2,3] kernel_shape=[3] group=2"]);
 }
 
+/// Whoever gives the weight when the run starts gives the window that the model states.
+#[test]
+fn a_weight_has_the_window_that_the_model_states() {
+    let of = |window: &str| format!("[1,2,5,5];[2,2,3,2] kernel_shape=[{window}]");
+    let (good, bad) = (of("3,2"), ["2,2", "3,3", "2,3"].map(of));
+    for op in ["Conv", "ConvTranspose"] {
+        check(op, &[&good], &bad.each_ref().map(String::as_str));
+    }
+}
+
 #[test]
 fn pools_do_not_crop() {
     for op in ["MaxPool", "AveragePool"] {
