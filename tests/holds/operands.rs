@@ -128,6 +128,30 @@ fn signs_of_zeros_agree() {
     }
 }
 
+/// What is far below 0 keeps its digits, and a product may leave the range of its type on the way.
+#[test]
+fn results_far_from_one_keep_their_digits() {
+    let mut g = graph().input("x", DType::F32, &["n"]).input("y", DType::F64, &["n"]).input("z", DType::F32, &["4"]);
+    for x in ["x", "y"] {
+        for op in ["Softplus", "Mish"] {
+            let y = format!("{op}_{x}");
+            g = g.node(op, &[x], &[&y]).output(&y);
+        }
+    }
+    g = g.node("ReduceProd", &["z"], &["product"]).output("product");
+    let case = |x: f64, z: [f32; 4]| {
+        vec![Tensor::from_f64_as(DType::F32, &[1], &[x]), Tensor::from_f64(&[1], &[x]), Tensor::from_f32(&[4], &z)]
+    };
+    let (low, high) = ([1e-30, 1e-20, 1e30, 1e25], [1e25, 1e30, 1e-20, 1e-30]);
+    let mut proto = g.proto();
+    proto.opset_import[0].version = 18;
+    let bytes = proto.encode_to_vec();
+    let s = session(&Compiler::new().compile_bytes(bytes.clone(), None).unwrap(), DeviceKind::Cpu);
+    for inputs in [case(-55.0, low), case(-30.0, high), case(-17.0, low), case(-3.0, high), case(20.0, low)] {
+        assert_close(&run(&s, &inputs), &interpret(&bytes, &inputs), "far from one");
+    }
+}
+
 /// Bounds and indices count from the end where they are negative, also when only the run knows them.
 #[test]
 fn negative_values_of_a_run_count_from_the_end() {

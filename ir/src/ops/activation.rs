@@ -83,6 +83,8 @@ macro_rules! function {
 }
 
 const SPECIAL: [&str; 3] = ["[2,3]", "[0,2]", "[9]{nan,inf,-inf,0,-0.5,1e-3,-30,4,-1e-3}"];
+/// Also what is far below zero, each alone: beside a greater element the tolerance would hide it.
+const FAR_BELOW: [&str; 6] = [SPECIAL[0], SPECIAL[1], SPECIAL[2], "[1]{-14}", "[1]{-30}", "[1]{-55}"];
 
 fn clip_bounds(c: &mut NodeCtx, n: &mut Nest, args: &[Option<ExprId>]) -> Exprs {
     let mut x = arg(args, 0)?;
@@ -330,7 +332,7 @@ pub static ROWS: &[OpDef] = &[
     function!("Atanh", 9, |_, x| a::atanh(x), |_c, n, x| n.un(UnOp::Atanh, x), ["[4]{-0.5,0,0.5,0.9}"]),
     function!("Tanh", 6, |_, x| a::tanh(x), Tanh),
     function!("Sigmoid", 6, |_, x| a::sigmoid(x), |_c, n, x| n.sigmoid(x), SPECIAL),
-    function!("Softplus", 1, |_, x| a::softplus(x), |_c, n, x| n.softplus(x), SPECIAL),
+    function!("Softplus", 1, |_, x| a::softplus(x), |_c, n, x| n.softplus(x), FAR_BELOW),
     function!(
         "Softsign",
         1,
@@ -443,7 +445,7 @@ pub static ROWS: &[OpDef] = &[
             let t = n.un(UnOp::Tanh, s);
             n.bin(BinOp::Mul, x, t)
         },
-        ["[2,3]", "[4]{0,-5,20,nan}"]
+        ["[2,3]", "[4]{0,-5,20,nan}", "[1]{-14}", "[1]{-30}", "[1]{-55}"]
     ),
     function!(
         "Swish",

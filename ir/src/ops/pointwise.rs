@@ -60,13 +60,21 @@ impl Nest {
         let x = self.bin_num(BinOp::Max, a, lo);
         self.bin_num(BinOp::Min, x, hi)
     }
+    /// `ln(1 + a)` for `a` from 0 to 1. Of a small `a` the sum `1 + a` keeps little or nothing: what it lost is added to the
+    /// logarithm, whose slope there is 1.
+    fn log_1p(&mut self, a: ExprId) -> ExprId {
+        let p = self.bin_num(BinOp::Add, a, 1.0);
+        let l = self.un(UnOp::Log, p);
+        let kept = self.bin_num(BinOp::Sub, p, 1.0);
+        let lost = self.bin(BinOp::Sub, a, kept);
+        self.bin(BinOp::Add, l, lost)
+    }
     /// `ln(1 + e^a) = max(a, 0) + ln(1 + e^(-|a|))`.
     pub fn softplus(&mut self, a: ExprId) -> ExprId {
         let abs = self.un(UnOp::Abs, a);
         let n = self.un(UnOp::Neg, abs);
         let e = self.un(UnOp::Exp, n);
-        let p = self.bin_num(BinOp::Add, e, 1.0);
-        let l = self.un(UnOp::Log, p);
+        let l = self.log_1p(e);
         let m = self.bin_num(BinOp::Max, a, 0.0);
         self.bin(BinOp::Add, m, l)
     }

@@ -176,7 +176,13 @@ pub(super) fn reduce_lower(c: &mut NodeCtx, from: From, kind: Reduce) -> Plan<Ne
     let own = compute_dtype(x.dtype).unwrap_or(F32);
     let result = match kind {
         Reduce::Sum => b.reduce(Combiner::Sum, v),
-        Reduce::Prod => b.reduce(Combiner::Prod, v),
+        Reduce::Prod => {
+            // Factors far from 1 on both sides give an ordinary product whose parts would leave the range of f32, in an order of
+            // their own on every device.
+            let v = if int { v } else { b.nest.cast(v, F64) };
+            let y = b.reduce(Combiner::Prod, v);
+            if int { y } else { b.nest.cast(y, own) }
+        }
         Reduce::SumSquare => {
             let v = b.nest.bin(BinOp::Mul, v, v);
             b.reduce(Combiner::Sum, v)
