@@ -20,6 +20,7 @@ use crate::op::{InferCtx, InferIn};
 use crate::ty::{PartialShape, Shape, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use tensor::dims::{Origin, Proof};
 use tensor::{DType, Diagnostic, DimId, ErrorKind, Result, SymId};
 
@@ -88,6 +89,7 @@ pub fn infer(m: &mut Module<Onnx>) -> Result<Info> {
         before: FxHashMap::default(),
         loops: FxHashSet::default(),
         unsteady: FxHashSet::default(),
+        taken: BTreeMap::new(),
         again: false,
     };
     for _ in 0..MAX_PASSES {
@@ -98,6 +100,7 @@ pub fn infer(m: &mut Module<Onnx>) -> Result<Info> {
         }
     }
     st.check_declared(&declared)?;
+    st.settle_conditions();
     let unknown = st.report_unknown();
     let guards = st.collect_guards(main);
     let mut values = st.values;
@@ -160,6 +163,8 @@ struct State<'m> {
     loops: FxHashSet<RegionId>,
     /// Parameters of loops whose elements change between iterations.
     unsteady: FxHashSet<(RegionId, Value)>,
+    /// The branch that is always taken, by node.
+    taken: BTreeMap<(RegionId, Node), bool>,
     /// Whether elements of a value became known after a use of it.
     again: bool,
 }

@@ -1,10 +1,11 @@
 //! Bodies: parameters of If and Loop, joins of what branches and iterations give.
 
 use super::State;
+use crate::consts::Const;
 use crate::graph::{Node, NodeData, Onnx, RegionId, Value};
 use crate::ty::{Shape, TensorType, Type};
 use tensor::dims::{Origin, Proof};
-use tensor::{DType, Diagnostic, DimId, ErrorKind, Result};
+use tensor::{DType, Diagnostic, DimId, ErrorKind, Result, Tensor};
 
 impl State<'_> {
     /// A node with bodies.
@@ -13,7 +14,7 @@ impl State<'_> {
         node.ins.iter().flatten().for_each(|&v| self.load_const(r, v));
         self.parent.extend(node.regions.iter().map(|&b| (b, r)));
         match self.m.registry[node.op].name {
-            "If" => self.branch(r, &node),
+            "If" => self.branch(r, n, &node),
             "Loop" => self.loop_(r, &node),
             "Scan" => self.scan(r, &node),
             other => Err(Diagnostic::new(ErrorKind::Unsupported, format!("bodies of {other} are not supported"))),
@@ -61,10 +62,37 @@ impl State<'_> {
         self.values.get(&(r, v)).is_some_and(|x| !x.is_empty() && x.iter().all(|d| self.named.contains(d)))
     }
 
-    fn branch(&mut self, r: RegionId, node: &NodeData<Onnx>) -> Result<()> {
-        let taken = node.ins.first().copied().flatten().and_then(|v| self.konst_of(r, v));
-        let taken = taken.and_then(|c| self.m.consts[c].read().ok()).filter(|t| t.n_elems() == 1);
-        let taken = taken.map(|t| t.view().i64_at(0) != 0);
+    /// What a condition is, where that is known: a constant, or a comparison of extents.
+    fn truth(&self, r: RegionId, v: Value) -> Option<bool> {
+        if let Some(t) = self.konst_of(r, v).and_then(|c| self.m.consts[c].read().ok()).filter(|t| t.n_elems() == 1) {
+            return Some(t.view().i64_at(0) != 0);
+        }
+        match self.values.get(&(r, v))?.as_slice() {
+            [d] => self.m.dims.as_const(*d).map(|k| k != 0),
+            _ => None,
+        }
+    }
+
+    /// Makes constants of the conditions that are known, so that no later stage looks at the branches that are never taken.
+    pub(super) fn settle_conditions(&mut self) {
+        for ((r, n), taken) in std::mem::take(&mut self.taken) {
+            let Some(Some(cond)) = self.m.graphs[r].nodes[n].ins.first().copied() else { continue };
+            if self.m.graphs[r].as_const(cond).is_some() {
+                continue;
+            }
+            let c = self.m.consts.push(Const::from_tensor("", &Tensor::from_bool(&[], &[taken])));
+            let v = self.m.graphs[r].add_const(c, Type::tensor(DType::Bool, []), "");
+            self.m.graphs[r].nodes[n].ins[0] = Some(v);
+        }
+    }
+
+    fn branch(&mut self, r: RegionId, n: Node, node: &NodeData<Onnx>) -> Result<()> {
+        let taken = node.ins.first().copied().flatten().and_then(|v| self.truth(r, v));
+        // A later visit, of a loop whose values turned out to change, may know less.
+        match taken {
+            Some(t) => drop(self.taken.insert((r, n), t)),
+            None => drop(self.taken.remove(&(r, n))),
+        }
         let bodies: Vec<RegionId> = node.regions.to_vec();
         for (i, &b) in bodies.iter().enumerate() {
             self.seed_captures(r, node, b)?;

@@ -275,3 +275,36 @@ fn names_that_are_taken_are_found_again() {
     assert_eq!(m.show(y), "f32[x1_value0, x1_value1]");
     assert_eq!(m.0.dims.symbols().filter(|(_, s)| s.origin == From::ShapeValue).count(), 2);
 }
+
+/// A condition on extents is known when compiled: the other branch, which would be wrong, counts for nothing.
+#[test]
+fn branches_that_are_never_taken_need_not_be_right() {
+    let text = "onnx module \"m\"\nopset \"\" 18\nconst @c0 : i64[] = [5]\n\
+        graph(%v0 \"x\" : i64[5]) {\n\
+          %v1 = Size-1 %v0 : i64[]\n\
+          %v2 = Equal-13 %v1, @c0 : bool[]\n\
+          %v3 = Not-1 %v2 : bool[]\n\
+          %v4 = If-1 %v3 captures [%v0] : i64[1]\n\
+            region then_branch(%v0 : i64[5]) {\n\
+              %v1, %v2, %v3, %v4 = Split-18 %v0 {num_outputs = 4} : i64[2], i64[2], i64[2], i64[?]\n\
+              return %v4\n\
+            }\n\
+            region else_branch(%v0 : i64[5]) {\n\
+              %v1, %v2, %v3, %v4, %v5 = Split-18 %v0 {num_outputs = 5} : i64[1], i64[1], i64[1], i64[1], i64[1]\n\
+              return %v5\n\
+            }\n\
+          return %v4 \"y\"\n}";
+    let mut m = crate::text::parse_onnx(
+        &text.replace("i64[?]", "i64[*]").replace("Equal-13", "Equal-7"),
+        &crate::Registry::builtin(),
+    )
+    .unwrap();
+    infer(&mut m).unwrap();
+    let g = m.graph();
+    let node = g.order.iter().map(|&n| &g.nodes[n]).find(|n| !n.regions.is_empty()).unwrap();
+    assert_eq!(m.consts[g.as_const(node.ins[0].unwrap()).unwrap()].splat_f64(), Some(0.0));
+    assert_eq!(g.values[g.outputs[0]].ty.display(&m.dims).to_string(), "i64[1]");
+    let before = crate::text::print_onnx(&m);
+    infer(&mut m).unwrap();
+    assert_eq!(crate::text::print_onnx(&m), before);
+}

@@ -195,7 +195,13 @@ fn infer_cast_like(c: &mut InferCtx) -> Result<()> {
 
 /// Cast to the element type of the second operand, whose extents do not matter.
 fn expand_cast_like(x: &mut Expansion) -> Result<Vec<Value>> {
-    let (to, _) = x.tensor(x.need(1)?)?;
+    let like = x.type_of(x.need(1)?);
+    let to = like.dtype().ok_or_else(|| {
+        tensor::Diagnostic::new(
+            tensor::ErrorKind::Type,
+            "CastLike: the operand that says the element type is no tensor",
+        )
+    })?;
     let attrs = x.attrs().clone();
     let saturate = Attr::Int(attrs.int(0).unwrap_or(1));
     let round_mode = Attr::Str(attrs.str(1).unwrap_or("up").into());
