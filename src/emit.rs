@@ -76,7 +76,7 @@ pub(crate) fn metadata(
     md.options_hash = blake3::hash(md.options.join("\n").as_bytes()).to_hex().to_string();
     md.frame_words = frame_words;
     let port = |q: &lower::host::Port| artifact::Port::new(q.name.clone(), q.dtype, q.dims.clone(), &q.fixed);
-    md.inputs = p.inputs.iter().map(port).collect();
+    md.inputs = p.inputs.iter().map(|q| artifact::Port { default: q.default, ..port(q) }).collect();
     md.outputs = p.outputs.iter().map(port).collect();
     md.constants = table.lines.clone();
     md.constants_file = Some(table.file.clone());

@@ -123,12 +123,17 @@ pub struct Port {
     /// Extents where known at compile time, -1 elsewhere.
     #[prost(sint64, repeated, tag = "4")]
     pub fixed: Vec<i64>,
+    /// What an input is where the caller gives nothing: index of a constant.
+    #[prost(uint32, optional, tag = "5")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<u32>,
 }
 
 impl Port {
     /// A port; `fixed` as the host program has it.
     pub fn new(name: impl Into<String>, dtype: DType, dims: Vec<String>, fixed: &[Option<i64>]) -> Port {
-        Port { name: name.into(), dtype: dtype.onnx(), dims, fixed: fixed.iter().map(|f| f.unwrap_or(-1)).collect() }
+        let fixed = fixed.iter().map(|f| f.unwrap_or(-1)).collect();
+        Port { name: name.into(), dtype: dtype.onnx(), dims, fixed, default: None }
     }
     /// Number of axes.
     pub fn rank(&self) -> usize {
@@ -424,6 +429,9 @@ impl Metadata {
                 if p.fixed.len() != p.dims.len() || p.fixed.iter().any(|&d| d < -1) {
                     let text = format!("{what} {:?} has {} dims but extents {:?}", p.name, p.dims.len(), p.fixed);
                     return Err(malformed(text));
+                }
+                if p.default.is_some_and(|c| usize::try_from(c).map_or(true, |c| c >= self.constants.len())) {
+                    return Err(malformed(format!("{what} {:?} has a default that does not exist", p.name)));
                 }
             }
         }

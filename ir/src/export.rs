@@ -53,7 +53,15 @@ pub fn to_proto(m: &Module<Onnx>) -> Result<ModelProto> {
             _ => drop(names.entry(v).or_insert_with(name)),
         }
     }
+    let default = |(&i, &c): (&u32, &ConstId)| {
+        let v = g.inputs.get(usize::try_from(i).ok()?)?;
+        Some((names.get(v)?.clone(), c))
+    };
+    let defaults: Vec<(String, ConstId)> = m.defaults.iter().filter_map(default).collect();
     let mut graph = e.graph(m.main, names, "", None)?;
+    for (name, c) in &defaults {
+        graph.initializer.push(e.tensor(*c, name)?);
+    }
     graph.name = if m.meta.name.is_empty() { "main".into() } else { m.meta.name.clone() };
     for (id, name) in &e.consts {
         graph.initializer.push(e.tensor(*id, name)?);

@@ -5,8 +5,9 @@ use crate::consts::{Const, ConstId};
 use crate::op::{OpId, Registry};
 use crate::ty::Type;
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use tensor::{DimId, DimPool, PrimaryMap};
+use tensor::{DimId, DimPool, PrimaryMap, Result, Tensor};
 
 tensor::entity! {
     /// A value of a [`Graph`].
@@ -55,6 +56,8 @@ pub struct Module<D: Dialect> {
     pub main: RegionId,
     /// Facts assumed at compile time, checked at the run's entry.
     pub guards: Vec<Guard>,
+    /// What inputs of the main graph are where the caller gives nothing, by position. They are no constants: the caller may give others.
+    pub defaults: BTreeMap<u32, ConstId>,
     /// Provenance.
     pub meta: Meta,
 }
@@ -261,8 +264,17 @@ impl<D: Dialect> Module<D> {
             graphs,
             main,
             guards: Vec::new(),
+            defaults: BTreeMap::new(),
             meta: Meta::default(),
         }
+    }
+    /// What an input of the main graph is where the caller gives nothing, if it has a default. Reads it.
+    ///
+    /// # Errors
+    /// What reading the constant gives.
+    pub fn default_input(&self, index: usize) -> Result<Option<Tensor>> {
+        let konst = u32::try_from(index).ok().and_then(|i| self.defaults.get(&i));
+        konst.map(|&c| self.consts[c].read()).transpose()
     }
     /// The main graph.
     pub fn graph(&self) -> &Graph<D> {

@@ -30,15 +30,28 @@ pub fn run(m: &Module<Onnx>, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     run_observed(m, inputs, &mut |_, _, _| {})
 }
 
+/// The inputs of a model: those given, in order, then the defaults of those left out at the end.
+///
+/// # Errors
+/// What reading a default gives.
+pub fn with_defaults(m: &Module<Onnx>, given: &[Tensor]) -> Result<Vec<Tensor>> {
+    let mut all = given.to_vec();
+    while let Some(t) = m.default_input(all.len())? {
+        all.push(t);
+    }
+    Ok(all)
+}
+
 /// Runs the main graph and shows every node's results to `observe`.
 ///
 /// # Errors
 /// As [`run`].
 pub fn run_observed(m: &Module<Onnx>, inputs: &[Tensor], observe: &mut Observer) -> Result<Vec<Tensor>> {
+    let inputs = with_defaults(m, inputs)?;
     let mut env = Env::default();
-    bind_inputs(m, inputs, &mut env)?;
+    bind_inputs(m, &inputs, &mut env)?;
     check_guards(m, &env)?;
-    Interp { m, observe }.region(m.main, inputs.to_vec(), &mut env, 0)
+    Interp { m, observe }.region(m.main, inputs, &mut env, 0)
 }
 
 /// Whether inputs fit the declared ones and every fact assumed at compile time that does not depend on what the run computes.

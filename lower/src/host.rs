@@ -102,6 +102,8 @@ pub struct Port {
     pub dims: Vec<String>,
     /// The same where constant.
     pub fixed: Vec<Option<i64>>,
+    /// What an input is where the caller gives nothing: position among the constants.
+    pub default: Option<u32>,
 }
 
 /// A pool domain: one growing allocation per run context.

@@ -8,6 +8,7 @@ use crate::plan::{Plan, Point, Reserve};
 use crate::plan_live::{Live, broken, size_bytes, unknown_symbol};
 use crate::program_kernels::{Kernels, copy_nest, work_per_point};
 use crate::program_regs::{Mark, Regs, Scoped};
+use ir::consts::ConstId;
 use ir::graph::{Def, Rel};
 use ir::hip::{Hip, HipOp, HipType, Layout, Space};
 use ir::{Module, Node, RegionId, Value};
@@ -146,7 +147,10 @@ impl Builder<'_> {
         for (i, v) in inputs.iter().enumerate() {
             let data = &self.m.graph().values[*v];
             let (name, ty) = (data.name.to_string(), data.ty.clone());
-            self.prog.inputs.push(self.port(&name, &ty));
+            let mut port = self.port(&name, &ty);
+            let default = self.m.defaults.get(&position(i)).copied();
+            port.default = default.map(|c| position(self.constant(c)));
+            self.prog.inputs.push(port);
             for (axis, &d) in ty.shape.iter().enumerate() {
                 // Fixed extents are checked against the port before the program starts.
                 if self.m.dims.as_const(d).is_some() {
@@ -239,12 +243,24 @@ impl Builder<'_> {
         Ok(())
     }
 
+    /// Position of a constant in the program's list.
+    fn constant(&mut self, konst: ConstId) -> usize {
+        match self.prog.constants.iter().position(|u| u.konst == konst) {
+            Some(p) => p,
+            None => {
+                self.prog.constants.push(ConstUse { konst, layout: ConstLayout::Plain });
+                self.prog.constants.len() - 1
+            }
+        }
+    }
+
     fn port(&self, name: &str, ty: &HipType) -> Port {
         Port {
             name: name.to_string(),
             dtype: ty.dtype,
             dims: ty.shape.iter().map(|&d| self.m.dims.display(d).to_string()).collect(),
             fixed: ty.shape.iter().map(|&d| self.m.dims.as_const(d)).collect(),
+            default: None,
         }
     }
 
@@ -332,19 +348,11 @@ impl Builder<'_> {
         let data = self.m.graphs[region].values[v].clone();
         let r = match data.def {
             Def::Const(c) => {
-                let pos = match self.prog.constants.iter().position(|u| u.konst == c) {
-                    Some(p) => p,
-                    None => {
-                        if data.ty.layout != Layout::Strided {
-                            return Err(Diagnostic::new(
-                                ErrorKind::Internal,
-                                format!("constant {c} is not laid out plainly"),
-                            ));
-                        }
-                        self.prog.constants.push(ConstUse { konst: c, layout: ConstLayout::Plain });
-                        self.prog.constants.len() - 1
-                    }
-                };
+                if data.ty.layout != Layout::Strided {
+                    let text = format!("constant {c} is not laid out plainly");
+                    return Err(Diagnostic::new(ErrorKind::Internal, text));
+                }
+                let pos = self.constant(c);
                 let r = self.regs.fresh();
                 self.regs.push(Stmt::ConstPtr(r, position(pos)));
                 r

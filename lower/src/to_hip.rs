@@ -49,6 +49,7 @@ pub fn to_hip(m: &Module<Onnx>, info: &Info, options: &Options) -> Result<(Modul
             graphs: PrimaryMap::new(),
             main: m.main,
             guards: m.guards.clone(),
+            defaults: m.defaults.clone(),
             meta: m.meta.clone(),
         },
         int_consts: FxHashMap::default(),

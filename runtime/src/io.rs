@@ -34,7 +34,7 @@ impl<'a> RunInputs<'a> {
     pub fn new() -> RunInputs<'a> {
         RunInputs::default()
     }
-    /// All inputs in the model's order.
+    /// The first inputs in the model's order; those that are left out must have defaults.
     pub fn in_order(tensors: &'a [Tensor]) -> RunInputs<'a> {
         let mut r = RunInputs::new();
         for (i, t) in tensors.iter().enumerate() {

@@ -112,7 +112,8 @@ impl Session {
         outputs: &mut dyn OutputAllocator,
         options: &RunOptions<'_>,
     ) -> Result<Report> {
-        let views = self.bind(inputs)?;
+        let defaults = self.defaults(inputs)?;
+        let views = self.bind(inputs, &defaults)?;
         let mut context = match lock(&self.idle).pop() {
             Some(c) => c,
             None => self.context()?,
@@ -238,11 +239,38 @@ impl Session {
     }
 
     /// Puts inputs in the model's order and checks them.
-    fn bind<'v>(&self, inputs: &RunInputs<'v>) -> Result<Vec<View<'v>>> {
+    /// What an input is where the caller gives nothing, for inputs that have a default.
+    ///
+    /// # Errors
+    /// What reading the constant gives.
+    pub fn default_input(&self, index: usize) -> Result<Option<Tensor>> {
+        let Some(i) = self.inputs().get(index).and_then(|p| p.default).and_then(|i| usize::try_from(i).ok()) else {
+            return Ok(None);
+        };
+        let missing = || Diagnostic::new(ErrorKind::Malformed, format!("there is no constant {i}"));
+        let c = self.model.metadata().constants.get(i).ok_or_else(missing)?;
+        let extent = |&n: &u64| usize::try_from(n).map_err(|_| missing());
+        let shape: Vec<usize> = c.shape.iter().map(extent).collect::<Result<_>>()?;
+        Tensor::new(c.dtype()?, &shape, self.model.constants().host(i)?).map(Some)
+    }
+
+    /// Defaults of the inputs that are not given.
+    fn defaults(&self, inputs: &RunInputs<'_>) -> Result<Vec<Option<Tensor>>> {
+        let given = |i: usize, p: &Port| {
+            inputs.items.iter().any(|(key, _)| match *key {
+                Key::Index(k) => k == i,
+                Key::Name(n) => n == p.name,
+            })
+        };
+        let ports = self.inputs().iter().enumerate();
+        ports.map(|(i, p)| if given(i, p) { Ok(None) } else { self.default_input(i) }).collect()
+    }
+
+    fn bind<'v>(&self, inputs: &RunInputs<'v>, defaults: &'v [Option<Tensor>]) -> Result<Vec<View<'v>>> {
         let ports = self.inputs();
         let argument = |text: String| Diagnostic::new(ErrorKind::Argument, text);
         let all = || ports.iter().map(|p| format!("{:?} {}", p.name, p.display())).collect::<Vec<_>>().join(", ");
-        let mut bound: Vec<Option<&View<'v>>> = vec![None; ports.len()];
+        let mut bound: Vec<Option<View<'v>>> = vec![None; ports.len()];
         for (key, view) in &inputs.items {
             let i = match *key {
                 Key::Index(i) => Some(i),
@@ -257,10 +285,13 @@ impl Session {
                     .note("inputs", all())
                     .help("use the names or positions of the model's inputs"));
             };
-            if slot.replace(view).is_some() {
+            if slot.replace(view.clone()).is_some() {
                 let name = i.and_then(|i| ports.get(i)).map_or("", |p| p.name.as_str());
                 return Err(argument(format!("input {name:?} is given twice")).help("leave one of the two out"));
             }
+        }
+        for (slot, default) in bound.iter_mut().zip(defaults) {
+            *slot = slot.take().or_else(|| default.as_ref().map(Tensor::view));
         }
         let missing: Vec<String> = bound
             .iter()
@@ -270,12 +301,12 @@ impl Session {
             .collect();
         if !missing.is_empty() {
             let e = argument(format!("missing input {}", missing.join(", ")));
-            return Err(e.help("every input of the model needs a tensor"));
+            return Err(e.help("every input of the model without a default needs a tensor"));
         }
         let mut views = Vec::with_capacity(ports.len());
         for (v, p) in bound.into_iter().flatten().zip(ports) {
-            check_input(v, p)?;
-            views.push(v.clone());
+            check_input(&v, p)?;
+            views.push(v);
         }
         Ok(views)
     }

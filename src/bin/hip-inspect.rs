@@ -95,7 +95,10 @@ fn run(cli: &Cli) -> Result<bool> {
     if let Some(t) = &m.target {
         say!("target      {} {} {}", t.device, t.triple, t.features);
     }
-    m.inputs.iter().for_each(|p| say!("input       {}: {}", p.name, p.display()));
+    for p in &m.inputs {
+        let default = p.default.map_or_else(String::new, |c| format!(" = constant {c} unless given"));
+        say!("input       {}: {}{default}", p.name, p.display());
+    }
     m.outputs.iter().for_each(|p| say!("output      {}: {}", p.name, p.display()));
     let total: u64 = m
         .constants

@@ -108,7 +108,7 @@ fn run(cli: &Cli) -> Result<bool> {
     let (mut problems, mut docs, mut worst_ratio) = (Vec::new(), Vec::new(), 0f64);
     for (k, set) in sets.iter().enumerate() {
         let ports: Vec<&str> = session.inputs().iter().map(|p| p.name.as_str()).collect();
-        let tensors: Vec<Tensor> = set.in_order(&ports)?;
+        let tensors: Vec<Tensor> = set.in_order(&ports, &|i| session.default_input(i))?;
         let inputs = RunInputs::in_order(&tensors);
         let mut ro = RunOptions::default();
         ro.profile = cli.profile || cli.trace.is_some();
@@ -193,7 +193,7 @@ fn write_exact(cli: &Cli, path: &std::path::Path) -> Result<bool> {
     let (ins, outs) = (names(&g.inputs), names(&g.outputs));
     let ins: Vec<&str> = ins.iter().map(String::as_str).collect();
     for dir in &cli.data_dir {
-        let exact = hip_ep::ir::interp::run(&m, &DataSet::read(dir)?.in_order(&ins)?)?;
+        let exact = hip_ep::ir::interp::run(&m, &DataSet::read(dir)?.in_order(&ins, &|i| m.default_input(i))?)?;
         DataSet::write_exact(dir, &outs.iter().cloned().zip(exact).collect::<Vec<_>>())?;
     }
     Ok(true)

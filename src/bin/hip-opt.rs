@@ -219,8 +219,8 @@ fn pools(unit: &Unit, dirs: &[PathBuf]) -> Result<serde_json::Value> {
     let g = m.graph();
     let names: Vec<&str> = g.inputs.iter().map(|&v| &*g.values[v].name).collect();
     let one = |dir: &PathBuf| -> Result<serde_json::Value> {
-        let shapes: Vec<Vec<usize>> =
-            tool::data::DataSet::read(dir)?.in_order(&names)?.iter().map(|t| t.shape().to_vec()).collect();
+        let inputs = tool::data::DataSet::read(dir)?.in_order(&names, &|i| m.default_input(i))?;
+        let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
         Ok(match tool::pools::at_shapes(m, plan, &shapes) {
             Ok(u) => serde_json::json!({"shapes": shapes, "peak": u.peak, "live": u.live}),
             Err(e) => serde_json::json!({"shapes": shapes, "error": e.to_string()}),

@@ -214,7 +214,7 @@ fn run_set(
     o: &mut Outcome,
 ) -> Result<()> {
     let names: Vec<&str> = session.inputs().iter().map(|p| p.name.as_str()).collect();
-    let tensors = set.in_order(&names)?;
+    let tensors = set.in_order(&names, &|i| session.default_input(i))?;
     let inputs = RunInputs::in_order(&tensors);
     let mut options = RunOptions::default();
     options.profile = cli.profile || cli.trace.is_some();

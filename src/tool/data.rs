@@ -67,17 +67,29 @@ impl DataSet {
     pub fn of_inputs(inputs: Vec<(String, Tensor)>) -> DataSet {
         DataSet { inputs, ..DataSet::default() }
     }
-    /// Inputs in the order of the model: by the names that files carry, else as they are.
+    /// Inputs in the order of the model: by the names that files carry, else as they are. `default` gives what an input is that is
+    /// left out, if it has a default.
     ///
     /// # Errors
-    /// `Argument` when an input is not given.
-    pub fn in_order(&self, names: &[&str]) -> Result<Vec<Tensor>> {
-        if !self.inputs.iter().all(|(n, _)| names.contains(&n.as_str())) {
-            return Ok(self.inputs.iter().map(|(_, t)| t.clone()).collect());
+    /// `Argument` when an input without a default is not given, and those of `default`.
+    pub fn in_order(&self, names: &[&str], default: &dyn Fn(usize) -> Result<Option<Tensor>>) -> Result<Vec<Tensor>> {
+        let by_name = self.inputs.iter().all(|(n, _)| names.contains(&n.as_str()));
+        if !by_name {
+            let mut all: Vec<Tensor> = self.inputs.iter().map(|(_, t)| t.clone()).collect();
+            while all.len() < names.len()
+                && let Some(t) = default(all.len())?
+            {
+                all.push(t);
+            }
+            return Ok(all);
         }
         let find = |name: &str| self.inputs.iter().find(|(n, _)| n == name).map(|(_, t)| t.clone());
         let missing = |name: &str| Diagnostic::new(ErrorKind::Argument, format!("input {name:?} is not given"));
-        names.iter().map(|n| find(n).ok_or_else(|| missing(n))).collect()
+        let each = |(i, n): (usize, &&str)| match find(n) {
+            Some(t) => Ok(t),
+            None => default(i)?.ok_or_else(|| missing(n)),
+        };
+        names.iter().enumerate().map(each).collect()
     }
 }
 
@@ -103,7 +115,7 @@ pub fn read_tensor(path: &Path) -> Result<Tensor> {
     }
 }
 
-/// Inputs for a model: those given by file, the others random at the given shapes; a symbolic dim without a given size is 1, or what
+/// Inputs for a model: those given by file, the others random, but for those that have defaults, at the given shapes; a symbolic dim without a given size is 1, or what
 /// another input of the same symbol has.
 ///
 /// # Errors
@@ -147,6 +159,7 @@ pub fn inputs(ports: &[Port], files: &[String], shapes: &[String], seed: u64) ->
     for (i, p) in ports.iter().enumerate() {
         let t = match (given.remove(&p.name), wanted.get(&p.name)) {
             (Some(t), _) => t,
+            (None, None) if p.default.is_some() => continue,
             (None, Some(shape)) => random(p.dtype()?, shape, &mut rng)?,
             (None, None) => {
                 let fixed = |(axis, dim): (usize, &String)| {

@@ -280,3 +280,46 @@ fn a_range_of_floats_ends_at_an_extent() {
         .output("y");
     check(&g, &[vec![random(1, &[5, 2])], vec![random(2, &[1, 2])]]);
 }
+
+/// An initializer that is an input, too: what the caller gives counts, else the default, on every device and at any shape.
+#[test]
+fn inputs_may_have_defaults() {
+    let w = random(5, &[3]);
+    let g = graph()
+        .input("x", DType::F32, &["n", "3"])
+        .input("w", DType::F32, &["k"])
+        .weight("w", &w)
+        .input("to", DType::I64, &["2"])
+        .ints("to", &[-1, 1])
+        .node("Add", &["x", "w"], &["s"])
+        .node("Reshape", &["s", "to"], &["y"])
+        .output("y");
+    let bytes = g.clone().bytes();
+    let m = g.compile();
+    let folder = Folder::new("defaults");
+    let path = folder.file("m.hipep");
+    m.save(&path).unwrap_or_else(|e| panic!("{e}"));
+    let loaded = hip_ep::CompiledModel::load(&path).unwrap_or_else(|e| panic!("{e}"));
+    let (x, to) = (random(6, &[2, 3]), Tensor::from_i64(&[2], &[2, 3]));
+    for device in [DeviceKind::Cpu, DeviceKind::Guard] {
+        let s = session(&loaded, device);
+        for w in [None, Some(random(7, &[3])), Some(random(8, &[3]))] {
+            for to in [None, Some(to.clone())] {
+                let mut inputs = hip_ep::RunInputs::new();
+                inputs.tensor("x", &x);
+                for (name, t) in [("w", &w), ("to", &to)] {
+                    if let Some(t) = t {
+                        inputs.tensor(name, t);
+                    }
+                }
+                let (got, _) = s.collect(&inputs, &Default::default()).unwrap_or_else(|e| panic!("{e}"));
+                let w = w.clone().or_else(|| s.default_input(1).unwrap()).unwrap();
+                let to = to.clone().unwrap_or_else(|| Tensor::from_i64(&[2], &[-1, 1]));
+                assert_close(&got, &interpret(&bytes, &[x.clone(), w, to]), "defaults");
+            }
+        }
+        assert_close(&run(&s, std::slice::from_ref(&x)), &interpret(&bytes, std::slice::from_ref(&x)), "all defaults");
+        let e = s.collect(&hip_ep::RunInputs::new(), &Default::default()).unwrap_err().to_string();
+        assert!(e.contains("missing input \"x\"") && !e.contains("\"w\""), "{e}");
+    }
+}

@@ -64,7 +64,7 @@ pub fn build<'a>(source: &dyn ModelSource<'a>, registry: &Arc<Registry>) -> Resu
         calls: Vec::new(),
         n_nodes: 0,
     };
-    b.main(&*source.graph(), &opsets)?;
+    b.main(&*source.graph(), &opsets, source.has_defaults())?;
     b.problems.finish()?;
     if b.module.dims.overflowed() {
         return Err(Diagnostic::new(ErrorKind::Limit, "extents of the model overflow 64 bits"));
@@ -158,7 +158,7 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn main(&mut self, g: &dyn GraphSource<'a>, opsets: &Rc<Opsets>) -> Result<()> {
+    fn main(&mut self, g: &dyn GraphSource<'a>, opsets: &Rc<Opsets>, has_defaults: bool) -> Result<()> {
         let region = self.module.main;
         let mut scope = Scope {
             region,
@@ -181,12 +181,22 @@ impl<'a> Builder<'a> {
             }
         }
         for v in inputs {
-            if matches!(scope.names.get(v.name), Some(Binding::Initializer(_))) {
-                self.notes.push(format!("input {:?} has a default and is kept as a constant", v.name));
-                continue;
-            }
             let input = u32::try_from(self.module.graph().inputs.len()).unwrap_or(u32::MAX);
+            let initializer = match scope.names.get(v.name) {
+                Some(Binding::Initializer(_)) if !has_defaults => {
+                    self.notes.push(format!("input {:?} is an initializer and kept as a constant", v.name));
+                    continue;
+                }
+                Some(Binding::Initializer(i)) => Some(*i),
+                _ => None,
+            };
             let ty = self.input_type(&v, input)?;
+            if let Some(i) = initializer {
+                let konst = self.initializer(g, &scope, i)?;
+                self.check_default(v.name, &ty, konst)?;
+                self.module.defaults.insert(input, konst);
+                scope.names.remove(v.name);
+            }
             let value = self.module.graph_mut().add_input(ty, v.name);
             if scope.names.insert(v.name, Binding::Value(value)).is_some() {
                 return Err(Diagnostic::new(ErrorKind::Malformed, format!("two graph inputs are named {:?}", v.name)));
@@ -375,6 +385,25 @@ impl<'a> Builder<'a> {
             Binding::Initializer(i) => self.initializer(g, scope, i)?,
         };
         Ok(Some(self.const_value(scope.region, id, scope.value_name(name))))
+    }
+
+    /// A default must be what the input declares.
+    fn check_default(&self, name: &str, ty: &Type, konst: ConstId) -> Result<()> {
+        let c = &self.module.consts[konst];
+        let extent = |d: &DimId, n: usize| {
+            self.module.dims.as_const(*d).is_none_or(|want| usize::try_from(want).is_ok_and(|want| want == n))
+        };
+        let fits = ty.dtype() == Some(c.dtype)
+            && ty
+                .shape()
+                .is_none_or(|s| s.len() == c.shape.len() && s.iter().zip(&c.shape).all(|(d, &n)| extent(d, n)));
+        if fits {
+            return Ok(());
+        }
+        let text = format!("the default of graph input {name:?} is not what the input declares");
+        let e = Diagnostic::new(ErrorKind::Malformed, text).note("declared", ty.display(&self.module.dims));
+        let e = e.note("default", format!("{}{:?}", c.dtype, c.shape.as_slice()));
+        Err(e.help("correct the initializer of that name, or the input"))
     }
 
     fn initializer(&mut self, g: &dyn GraphSource<'a>, scope: &Scope<'a>, i: usize) -> Result<ConstId> {

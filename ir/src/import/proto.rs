@@ -59,6 +59,9 @@ impl<'a> ModelSource<'a> for ProtoModel<'a> {
             props: m.metadata_props.iter().map(|p| (p.key.clone(), p.value.clone())).collect(),
         }
     }
+    fn has_defaults(&self) -> bool {
+        self.model.ir_version.is_some_and(|v| v >= 4)
+    }
     fn graph(&self) -> GraphRef<'a> {
         graph(self.graph, self.files)
     }

@@ -10,6 +10,9 @@ use tensor::{DType, Result};
 pub trait ModelSource<'a> {
     /// Provenance and imported operator sets.
     fn meta(&self) -> Meta;
+    /// Whether an initializer that is a graph input, too, is a default that callers may override. Else all initializers are inputs
+    /// and constants (before version 4 of the file format).
+    fn has_defaults(&self) -> bool;
     /// The main graph.
     fn graph(&self) -> GraphRef<'a>;
     /// Model-local functions.

@@ -310,6 +310,17 @@ pub(super) fn op_name<D: Dialect>(c: &mut Cursor, m: &Module<D>) -> Result<OpId>
     })
 }
 
+/// The constant that a parameter is where nothing is given.
+fn default<D: Dialect>(c: &mut Cursor, m: &Module<D>) -> Result<ConstId> {
+    c.space();
+    let at = c.at;
+    let id = c.prefixed("@c")?.ok_or_else(|| c.expected("a constant like @c0"))?;
+    match usize::try_from(id).ok().filter(|&i| i < m.consts.len()) {
+        Some(i) => Ok(ConstId::new(i)),
+        None => Err(c.error(at, format!("there is no constant @c{id}"))),
+    }
+}
+
 pub(super) fn graph<D: TextDialect>(c: &mut Cursor, m: &mut Module<D>, depth: usize) -> Result<Graph<D>> {
     if depth > MAX_DEPTH {
         return Err(c.error(c.at, "regions nest too deep"));
@@ -323,10 +334,13 @@ pub(super) fn graph<D: TextDialect>(c: &mut Cursor, m: &mut Module<D>, depth: us
         let name = c.string_opt()?.unwrap_or_default();
         c.expect(":")?;
         let ty = D::parse_type(c, &mut m.dims)?;
-        Ok((id, at, name, ty))
+        let default = if depth == 0 && c.eat("=") { Some(default(c, m)?) } else { None };
+        Ok((id, at, name, ty, default))
     })?;
-    for (i, (id, at, name, ty)) in params.into_iter().enumerate() {
-        let def = Def::Input(u32::try_from(i).unwrap_or(u32::MAX));
+    for (i, (id, at, name, ty, default)) in params.into_iter().enumerate() {
+        let i = u32::try_from(i).unwrap_or(u32::MAX);
+        m.defaults.extend(default.map(|c| (i, c)));
+        let def = Def::Input(i);
         ids.define(c, id, at, ValueData { ty, def, name: name.into() })?;
         g.inputs.push(Value::new(usize::try_from(id).unwrap_or(usize::MAX)));
     }

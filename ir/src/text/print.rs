@@ -124,8 +124,13 @@ fn body<D: TextDialect>(m: &Module<D>, g: &Graph<D>, dims: &mut DimPool, indent:
         let n = &g.values[v].name;
         if n.is_empty() || !names { String::new() } else { format!(" {n:?}") }
     };
-    let params: Vec<String> =
-        g.inputs.iter().map(|&v| format!("%{v}{} : {}", name(v), D::print_type(&g.values[v].ty, dims))).collect();
+    let default = |i: usize| match u32::try_from(i).ok().and_then(|i| m.defaults.get(&i)) {
+        Some(c) if names => format!(" = @{c}"),
+        _ => String::new(),
+    };
+    let param =
+        |(i, &v): (usize, &Value)| format!("%{v}{} : {}{}", name(v), D::print_type(&g.values[v].ty, dims), default(i));
+    let params: Vec<String> = g.inputs.iter().enumerate().map(param).collect();
     let _ = writeln!(o, "({}) {{", params.join(", "));
     let inner = format!("{indent}  ");
     D::print_consts(m, g, dims, &inner, o);

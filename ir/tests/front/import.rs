@@ -224,10 +224,35 @@ pub fn tempdir(name: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn an_input_with_a_default_is_a_constant_and_noted() {
+fn an_initializer_that_is_an_input_is_its_default() {
     let mut m = small();
     m.graph.as_mut().unwrap().input.push(value("w", DType::F32, &["2"]));
+    m.ir_version = Some(4);
+    let i = import_proto(&m, &Files::new(None, None), &registry()).unwrap();
+    assert_eq!((i.module.graph().inputs.len(), i.notes.len()), (2, 0));
+    assert_eq!(i.module.default_input(0).unwrap().map(|t| t.to_f64_vec()), None);
+    assert_eq!(i.module.default_input(1).unwrap().map(|t| t.to_f64_vec()), Some(vec![0.5, -1.0]));
+    let text = ir::text::print_onnx(&i.module);
+    assert!(text.contains("%v1 \"w\" : f32[2] = @c0) {"), "{text}");
+    assert_eq!(ir::text::print_onnx(&ir::text::parse_onnx(&text, &registry()).unwrap()), text);
+    let again = ir::export::to_proto(&i.module).unwrap();
+    let again = import_proto(&again, &Files::new(None, None), &registry()).unwrap().module;
+    assert_eq!(again.default_input(1).unwrap().map(|t| t.to_f64_vec()), Some(vec![0.5, -1.0]));
+
+    // Before version 4 of the file format, every initializer was listed so.
+    m.ir_version = Some(3);
     let i = import_proto(&m, &Files::new(None, None), &registry()).unwrap();
     assert_eq!(i.module.graph().inputs.len(), 1);
-    assert_eq!(i.notes, ["input \"w\" has a default and is kept as a constant"]);
+    assert_eq!(i.notes, ["input \"w\" is an initializer and kept as a constant"]);
+}
+
+#[test]
+fn a_default_is_what_its_input_declares() {
+    for (dtype, extent) in [(DType::F32, "3"), (DType::F16, "2")] {
+        let mut m = small();
+        m.graph.as_mut().unwrap().input.push(value("w", dtype, &[extent]));
+        m.ir_version = Some(4);
+        let e = import_proto(&m, &Files::new(None, None), &registry()).map(|_| ()).unwrap_err().to_string();
+        assert!(e.contains("the default of graph input \"w\" is not what the input declares"), "{e}");
+    }
 }
