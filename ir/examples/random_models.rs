@@ -5,10 +5,9 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use ir::generate::random::{Pair, Sample, Sampler};
+use ir::generate::random::{Peer, Sample, Sampler};
 use ir::{OpDef, Registry};
 use serde_json::json;
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use tensor::DType;
 
@@ -20,14 +19,17 @@ struct Cli {
     /// How many models.
     #[arg(long, default_value_t = 100)]
     count: usize,
-    /// One model for each row and element type instead: an unchanged case.
+    /// One model for each row and element type instead: an unchanged case, at each opset that has the row.
     #[arg(long)]
     single: bool,
-    /// What another implementation runs: lines of operator, first opset of the row, element type.
+    /// Print the rows with their element types, one a line, and stop.
+    #[arg(long)]
+    list: bool,
+    /// What another implementation runs: lines of operator, first opset of the row, element type, opsets joined by commas.
     #[arg(long)]
     shared: Option<PathBuf>,
     /// Where the folders go.
-    #[arg(long)]
+    #[arg(long, default_value = "random_models")]
     out: PathBuf,
     /// What the folders' names begin with.
     #[arg(long, default_value = "m")]
@@ -38,21 +40,30 @@ fn main() -> Result<()> {
     let cli = Cli::parse();
     let registry = Registry::builtin();
     let shared = match &cli.shared {
-        Some(path) => Some(read_pairs(&std::fs::read_to_string(path).with_context(|| path.display().to_string())?)?),
+        Some(path) => Some(read_peer(&std::fs::read_to_string(path).with_context(|| path.display().to_string())?)?),
         None => None,
     };
     let mut sampler = Sampler::new(registry.clone(), cli.seed, shared);
+    if cli.list {
+        sampler.coverage().iter().for_each(|(pair, _)| println!("{}", name(&registry[pair.0], pair.1)));
+        return Ok(());
+    }
     if cli.single {
         for (i, (pair, _)) in sampler.coverage().into_iter().enumerate() {
             match sampler.single(pair) {
-                Some(sample) => write(&cli, i, &sample)?,
+                Some(mut sample) => {
+                    for opset in sampler.opsets(pair.0) {
+                        sample.module.meta.opsets[0].1 = opset;
+                        write(&cli, &format!("{i:05}_{opset}"), &sample)?;
+                    }
+                }
                 None => println!("{}", json!({"pairs": [name(&registry[pair.0], pair.1)], "left_out": true})),
             }
         }
         return Ok(());
     }
     for i in 0..cli.count {
-        write(&cli, i, &sampler.sample())?;
+        write(&cli, &format!("{i:05}"), &sampler.sample())?;
     }
     Ok(())
 }
@@ -61,20 +72,24 @@ fn name(def: &OpDef, dtype: DType) -> String {
     format!("{} {} {}", def.name, def.since, dtype.name())
 }
 
-fn read_pairs<S: std::hash::BuildHasher + Default>(text: &str) -> Result<HashSet<Pair, S>> {
+fn read_peer(text: &str) -> Result<Peer> {
     let registry = Registry::builtin();
-    let pair = |line: &str| {
-        let [op, since, dtype] = line.split(' ').collect::<Vec<_>>()[..] else {
-            bail!("{line:?} is not OP OPSET TYPE")
+    let mut peer = Peer::default();
+    for line in text.lines().filter(|l| !l.is_empty()) {
+        let [op, since, dtype, opsets] = line.split(' ').collect::<Vec<_>>()[..] else {
+            bail!("{line:?} is not OP SINCE TYPE OPSETS")
         };
         let row = registry.find("", op, since.parse()?).with_context(|| format!("no row for {line:?}"))?;
-        Ok((row, DType::from_name(dtype).with_context(|| format!("no type {dtype:?}"))?))
-    };
-    text.lines().filter(|l| !l.is_empty()).map(pair).collect()
+        let dtype = DType::from_name(dtype).with_context(|| format!("no type {dtype:?}"))?;
+        for opset in opsets.split(',') {
+            peer.insert((row, dtype), opset.parse()?);
+        }
+    }
+    Ok(peer)
 }
 
-fn write(cli: &Cli, i: usize, sample: &Sample) -> Result<()> {
-    let case = format!("{}{i:05}", cli.prefix);
+fn write(cli: &Cli, case: &str, sample: &Sample) -> Result<()> {
+    let case = format!("{}{case}", cli.prefix);
     let dir = cli.out.join(&case);
     let data = dir.join("test_data_set_0");
     std::fs::create_dir_all(&data)?;

@@ -1,7 +1,8 @@
 //! Random models: made from the operator rows, compiled to artifacts, run by `hip-test` in fresh processes, compared with the interpreter
 //! and, where it runs them, with onnxruntime, at the ceilings of the element types.
 //!
-//! First one model per row and element type asks onnxruntime which of them it has; most random models are then made of those.
+//! Most random models are made of what onnxruntime runs: `xtask/data/onnxruntime.txt` says which rows, element types and opsets these are.
+//! `--probe` asks it anew, with one model for each.
 //! What passes is deleted; what does not stays in `target/random` and is listed in `failed.jsonl`. The coverage by row and element type is
 //! written there, too.
 
@@ -17,7 +18,7 @@ use std::process::Command;
 #[derive(clap::Args)]
 pub struct Args {
     /// How many models.
-    #[arg(long, default_value_t = 20_000)]
+    #[arg(long, default_value_t = 36_000)]
     count: usize,
     /// Seed; another one gives other models.
     #[arg(long, default_value_t = 1)]
@@ -25,17 +26,28 @@ pub struct Args {
     /// The device they run on: cpu, guard, hip.
     #[arg(long, default_value = "cpu")]
     device: String,
+    /// Ask onnxruntime anew which rows, element types and opsets it runs, compare one model of each with the interpreter, and write
+    /// `xtask/data/onnxruntime.txt`; no random models.
+    #[arg(long)]
+    probe: bool,
     /// Break each model that passes on purpose, in each way that it offers; at least 95 % of the breaks must be noticed.
     #[arg(long)]
     sabotage: bool,
 }
 
+/// What onnxruntime runs: an operator's row, an element type, the opsets.
+fn peer_list() -> PathBuf {
+    sh::root().join("xtask/data/onnxruntime.txt")
+}
+
+/// Processes that make models, each with its own seed: the same models on every machine.
+const PARTS: usize = 16;
 /// Least share of models, in percent, that onnxruntime must run as well.
 const SHARED: usize = 60;
 /// Least share, in percent, of models that must pass: the others are refused with a reason, here and by onnxruntime.
 const PASSED: usize = 99;
 /// Of a full run: models, and how often each row must have come with each element type.
-const FULL: (usize, usize) = (20_000, 50);
+const FULL: (usize, usize) = (36_000, 50);
 
 /// Operators of which onnxruntime is known to give something else than the text demands, and why.
 const DIFFERS: &[(&str, &str)] = &[
@@ -51,6 +63,8 @@ const DIFFERS: &[(&str, &str)] = &[
 struct Made {
     case: String,
     pairs: Vec<String>,
+    /// Whether it is made of what onnxruntime runs and reads alike.
+    shared: bool,
 }
 
 /// Counts of a row with an element type.
@@ -67,25 +81,32 @@ pub fn run(args: &Args) -> Result<()> {
     let dir = std::path::absolute(sh::target().join("random"))?;
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir)?;
-    let (all, shared) = peers(&bin, &generator, &dir)?;
+    if args.probe {
+        return probe(&bin, &generator, &dir);
+    }
+    let all: Vec<String> = sh::read(Command::new(&generator).arg("--list"))?.lines().map(str::to_string).collect();
+    let shared: BTreeSet<String> = std::fs::read_to_string(peer_list())?
+        .lines()
+        .filter_map(|line| Some(line.rsplit_once(' ')?.0.to_string()))
+        .collect();
     println!("{} of {} rows with an element type run in onnxruntime", shared.len(), all.len());
     let (mut covered, mut totals) = (BTreeMap::<String, Covered>::new(), Totals::default());
-    let parts = std::thread::available_parallelism().map_or(1, usize::from).min(args.count.max(1));
-    let made = make(&generator, &dir, args, parts)?;
+    let made = make(&generator, &dir, args, PARTS.min(args.count.max(1)))?;
     let names: Vec<String> = made.iter().map(|m| m.case.clone()).collect();
-    let peer = peer_outputs(&dir, &names)?;
-    println!("onnxruntime refuses of the random models:");
+    let shared_names: Vec<String> = made.iter().filter(|m| m.shared).map(|m| m.case.clone()).collect();
+    let peer = peer_outputs(&dir, &shared_names)?;
+    println!("onnxruntime refuses of the {} models that are made of what it runs:", shared_names.len());
     suite::reasons(&peer, "ran");
     let device = ["--device", args.device.as_str()];
     let mut results = suite::hip_test(&bin, &dir, &names, &device)?;
     for (name, r) in &mut results {
-        r["onnxruntime"] = peer[name]["outcome"].clone();
+        r["onnxruntime"] = peer.get(name).map_or(Value::Null, |p| p["outcome"].clone());
     }
     if args.sabotage {
         return sabotage(&bin, &dir, &results);
     }
     for m in &made {
-        let (result, with_peer) = (&results[&m.case], peer[&m.case]["outcome"] == "ran");
+        let (result, with_peer) = (&results[&m.case], peer.get(&m.case).is_some_and(|p| p["outcome"] == "ran"));
         totals.add(result, with_peer);
         if result["outcome"] == "pass" {
             std::fs::remove_dir_all(dir.join(&m.case))?;
@@ -118,33 +139,41 @@ impl Totals {
     }
 }
 
-/// All rows with their element types, and those that onnxruntime runs: one model of each, which must be right by the interpreter.
-fn peers(bin: &Path, generator: &Path, dir: &Path) -> Result<(Vec<String>, BTreeSet<String>)> {
+/// Asks onnxruntime what it runs: one model of each row and element type, at each opset of the row. At the newest that onnxruntime runs it
+/// must be right by the interpreter.
+fn probe(bin: &Path, generator: &Path, dir: &Path) -> Result<()> {
     let single = dir.join("single");
     let out = sh::read(Command::new(generator).arg("--single").arg("--out").arg(&single))?;
-    let (mut all, mut cases) = (vec![], vec![]);
+    // Of each pair its cases with their opsets, the oldest first.
+    let mut cases: BTreeMap<String, Vec<(String, i64)>> = BTreeMap::new();
     for line in out.lines() {
         let v: Value = serde_json::from_str(line)?;
         let pair = v["pairs"][0].as_str().context("a model of no row")?.to_string();
-        all.push(pair.clone());
-        if let Some(case) = v["case"].as_str() {
-            cases.push(Made { case: case.into(), pairs: vec![pair] });
+        if let (Some(case), Some(opset)) = (v["case"].as_str(), v["opset"].as_i64()) {
+            cases.entry(pair).or_default().push((case.into(), opset));
         }
     }
-    let names: Vec<String> = cases.iter().map(|m| m.case.clone()).collect();
+    let names: Vec<String> = cases.values().flatten().map(|(case, _)| case.clone()).collect();
     let ran = peer_outputs(&single, &names)?;
+    let runs = |case: &str| ran[case]["outcome"] == "ran";
+    let mut chosen: BTreeMap<&String, &String> = BTreeMap::new();
+    for (pair, cases) in &cases {
+        let newest = cases.iter().rfind(|(case, _)| runs(case)).or(cases.last());
+        chosen.extend(newest.map(|(case, _)| (pair, case)));
+    }
+    let names: Vec<String> = chosen.values().map(|case| case.to_string()).collect();
     let here = suite::hip_test(bin, &single, &names, &[])?;
     let (mut shared, mut differ, mut wrong) = (BTreeSet::new(), BTreeSet::new(), vec![]);
-    for m in &cases {
-        let (pair, reason) = (&m.pairs[0], here[&m.case]["reason"].as_str().unwrap_or_default());
+    for (&pair, &case) in &chosen {
+        let reason = here[case]["reason"].as_str().unwrap_or_default();
         let set = |n: usize| reason.contains(&format!("set {n}:"));
-        match here[&m.case]["outcome"].as_str() {
+        match here[case]["outcome"].as_str() {
             Some("wrong") if set(1) && !set(0) => differ.insert(pair.clone()),
             Some("wrong" | "crash" | "error") => {
-                wrong.push(format!("{} ({pair}): {reason}", m.case));
+                wrong.push(format!("{case} ({pair}): {reason}"));
                 false
             }
-            _ => ran[&m.case]["outcome"] == "ran" && shared.insert(pair.clone()),
+            _ => runs(case) && shared.insert(pair.clone()),
         };
     }
     if !wrong.is_empty() {
@@ -159,8 +188,13 @@ fn peers(bin: &Path, generator: &Path, dir: &Path) -> Result<(Vec<String>, BTree
     if !unknown.is_empty() {
         bail!("onnxruntime differs for no known reason: {unknown:?}");
     }
-    std::fs::write(dir.join("shared.txt"), shared.iter().map(|p| format!("{p}\n")).collect::<String>())?;
-    Ok((all, shared))
+    let mut lines = String::new();
+    for (pair, cases) in cases.iter().filter(|(pair, _)| shared.contains(*pair)) {
+        let opsets: Vec<String> = cases.iter().filter(|(case, _)| runs(case)).map(|c| c.1.to_string()).collect();
+        writeln!(lines, "{pair} {}", opsets.join(","))?;
+    }
+    println!("{} rows with an element type run in onnxruntime: {}", shared.len(), peer_list().display());
+    Ok(std::fs::write(peer_list(), lines)?)
 }
 
 /// Has the models made, by several processes at once.
@@ -169,7 +203,7 @@ fn make(generator: &Path, dir: &Path, args: &Args, parts: usize) -> Result<Vec<M
         let mut c = Command::new(generator);
         let count = args.count / parts + usize::from(part < args.count % parts);
         c.args(["--count", &count.to_string(), "--seed", &(args.seed * 1000 + part as u64).to_string()]);
-        c.arg("--shared").arg(dir.join("shared.txt")).arg("--out").arg(dir).args(["--prefix", &format!("m{part}_")]);
+        c.arg("--shared").arg(peer_list()).arg("--out").arg(dir).args(["--prefix", &format!("m{part}_")]);
         sh::read(&mut c)
     };
     let outs: Vec<Result<String>> = std::thread::scope(|s| {
@@ -184,6 +218,7 @@ fn make(generator: &Path, dir: &Path, args: &Args, parts: usize) -> Result<Vec<M
             made.push(Made {
                 case: v["case"].as_str().context("a model without a name")?.into(),
                 pairs: pairs.collect(),
+                shared: v["shared"] == true,
             });
         }
     }

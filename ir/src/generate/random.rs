@@ -6,6 +6,7 @@
 //! differs between two right runs by its rounding never reaches an operator that would turn the difference into another
 //! integer, position or sign, and sums that cancel are left out (see [`Sampler::sample`]).
 
+mod agreed;
 mod body;
 mod cases;
 mod node;
@@ -20,6 +21,7 @@ use crate::consts::Const;
 use crate::{Module, Onnx, OpId, Registry, Type, Value};
 use node::Known;
 use pick::Pairs;
+pub use pick::Peer;
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -51,27 +53,28 @@ pub struct Sampler {
 }
 
 /// Nodes of a model, at most; of those that no other implementation runs, whose rows would else come up too seldom.
-const NODES: (u64, u64) = (12, 20);
-/// Of eight models, those made of what another implementation runs, where that is known.
-const SHARED: u64 = 7;
+const NODES: (u64, u64) = (14, 40);
+/// Of sixteen models, those made of what another implementation runs, where that is known.
+const SHARED: u64 = 12;
 /// How often a model is begun before the pair that it began with is given up for this time.
-const TRIES: usize = 24;
+const TRIES: usize = 64;
 
 impl Sampler {
-    /// A sampler of all rows of ai.onnx that have a reference function. `shared` says which of them another implementation runs, if that is
+    /// A sampler of all rows of ai.onnx that have a reference function. `peer` says which of them another implementation runs, if that is
     /// known: most models are then made of those alone.
-    pub fn new(registry: Arc<Registry>, seed: u64, shared: Option<FxHashSet<Pair>>) -> Sampler {
-        let pairs = Pairs::new(&registry, shared);
+    pub fn new(registry: Arc<Registry>, seed: u64, peer: Option<Peer>) -> Sampler {
+        let pairs = Pairs::new(&registry, peer);
         Sampler { registry, random: Random::new(Seeds(seed).next()), pairs }
     }
     /// How often each pair has been drawn.
     pub fn coverage(&self) -> Vec<(Pair, u32)> {
         self.pairs.counts()
     }
-    /// A model of one node: an unchanged case of the row, if one of them serves the element type.
+    /// A model of one node: an unchanged case of the row, if one of them serves the element type; at the newest opset of the row.
     pub fn single(&mut self, pair: Pair) -> Option<Sample> {
+        let newest = *self.pairs.opsets(pair.0).end();
         for nth in 0..self.registry[pair.0].cases.len() {
-            let mut draft = Draft::new(&self.registry, self.pairs.opset(pair.0, &mut self.random), false, true);
+            let mut draft = Draft::new(&self.registry, newest, false, Some(Arc::default()));
             if draft.add_case(pair, nth, &mut self.random)
                 && let Some(s) = draft.finish(&mut self.random)
             {
@@ -80,10 +83,14 @@ impl Sampler {
         }
         None
     }
+    /// The opsets at which a row has its meaning.
+    pub fn opsets(&self, row: OpId) -> std::ops::RangeInclusive<i64> {
+        self.pairs.opsets(row)
+    }
     /// The next model: it begins with the pair drawn least often.
     pub fn sample(&mut self) -> Sample {
         loop {
-            let shared = self.pairs.known() && self.random.below(8) < SHARED;
+            let shared = self.pairs.peer().is_some() && self.random.below(16) < SHARED;
             let first = self.pairs.least(shared, &mut self.random);
             for _ in 0..TRIES {
                 if let Some(mut s) = self.model(first, shared) {
@@ -93,19 +100,22 @@ impl Sampler {
                 }
             }
             // Left for later, so that others come first.
-            self.pairs.give_up(first);
+            self.pairs.give_up(first, shared);
         }
     }
     fn model(&mut self, first: Pair, shared: bool) -> Option<Sample> {
-        let opset = self.pairs.opset(first.0, &mut self.random);
+        let opset = self.pairs.opset(first, shared, &mut self.random);
         let dynamic = self.random.below(3) > 0;
-        let mut draft = Draft::new(&self.registry, opset, dynamic, shared);
+        let peer = self.pairs.peer().filter(|_| shared).cloned();
+        let mut draft = Draft::new(&self.registry, opset, dynamic, peer);
         if !draft.add(first, &mut self.random) {
             return None;
         }
-        let n = 2 + self.random.below(if shared { NODES.0 } else { NODES.1 } - 1);
+        let n = 1 + self.random.below(if shared { NODES.0 } else { NODES.1 } - 1);
+        // Nodes that only bring a value to other extents do not count.
+        let mut added = 0;
         for _ in 0..2 * n {
-            if draft.pairs.len() as u64 >= n {
+            if added == n {
                 break;
             }
             if self.random.below(12) == 0 {
@@ -113,8 +123,10 @@ impl Sampler {
                 continue;
             }
             let next = self.pairs.next(opset, shared, &mut self.random)?;
-            if !draft.add(next, &mut self.random) {
-                self.pairs.missed(next);
+            if draft.add(next, &mut self.random) {
+                added += 1;
+            } else {
+                self.pairs.missed(next, shared);
             }
         }
         draft.finish(&mut self.random)
@@ -131,16 +143,17 @@ struct Draft {
     opset: i64,
     /// Whether extents of inputs may be symbols.
     dynamic: bool,
-    /// Whether another implementation is to run it: where the two read the text in different ways, or stop at different numbers, it is left out.
-    shared: bool,
+    /// What the other implementation runs that is to run this model, too: where the two read the text in different ways, or stop at different
+    /// numbers, it is left out.
+    peer: Option<Arc<Peer>>,
 }
 
 impl Draft {
-    fn new(registry: &Arc<Registry>, opset: i64, dynamic: bool, shared: bool) -> Draft {
+    fn new(registry: &Arc<Registry>, opset: i64, dynamic: bool, peer: Option<Arc<Peer>>) -> Draft {
         let mut m = Module::new(registry.clone());
         m.meta.name = "random".into();
         m.meta.opsets = vec![(String::new(), opset)];
-        Draft { m, known: vec![], inputs: vec![], pairs: vec![], opset, dynamic, shared }
+        Draft { m, known: vec![], inputs: vec![], pairs: vec![], opset, dynamic, peer }
     }
     /// A graph input with this value. In a dynamic model its extents may be symbols, where these are allowed, one for all axes of equal
     /// extents.
@@ -188,10 +201,11 @@ impl Draft {
             (0..self.known.len()).filter(|&i| self.m.graph().def_node(self.known[i].0).is_some()).collect();
         let mut outputs = vec![];
         for i in results {
-            let (v, known) = &self.known[i];
-            if !used.contains(v) || (random.below(6) == 0) {
-                self.m.graph_mut().outputs.push(*v);
-                outputs.push(known.value.clone());
+            let (v, known) = self.known[i].clone();
+            if !used.contains(&v) || (random.below(6) == 0) {
+                let (v, known) = self.handed_over(v, known);
+                self.m.graph_mut().outputs.push(v);
+                outputs.push(known.value);
             }
         }
         // Names of outputs are what a comparison goes by.

@@ -81,6 +81,8 @@ pub static ROWS: &[OpDef] = &[
             "[2,1,4,4] kernel_shape=[2,2] strides=[2,2] storage_order=1 outs=2",
             "[1,1,5,4]{0} kernel_shape=[3,2] strides=[2,1] pads=[2,1,0,0] dilations=[2,1] outs=2",
             "[1,1,5,5] kernel_shape=[2,2] strides=[3,3] pads=[0,0,1,1] ceil_mode=1",
+            // Windows of nothing but padding.
+            "[1,1,9,1] kernel_shape=[2,2] auto_pad=SAME_LOWER strides=[3,1] dilations=[2,2]",
         ],
         ..MAX
     },
@@ -240,13 +242,13 @@ fn pool_call(c: &mut NodeCtx, kind: Pool) -> Plan<CallSpec> {
     Ok(CallSpec { kernel, reads: vec![Some(0)], writes: vec![0], ints, scalars: vec![], scratch: vec![] })
 }
 
-/// The least value of a compute type, which loses against every element.
-fn least(b: &mut Builder, t: DType) -> ExprId {
-    let e = match t {
-        F64 | F32 => Expr::Float(f64::NEG_INFINITY.to_bits(), t),
-        U32 | U64 | Bool => Expr::Int(0, t),
-        I32 => Expr::Int(i64::from(i32::MIN), t),
-        _ => Expr::Int(i64::MIN, t),
+/// The least number of an element type as one of its compute type: it loses against every element, and is the maximum of no elements.
+fn least(b: &mut Builder, element: DType, compute: DType) -> ExprId {
+    let bits = element.bits();
+    let e = match compute {
+        F64 | F32 => Expr::Float(f64::NEG_INFINITY.to_bits(), compute),
+        _ if !element.is_signed() => Expr::Int(0, compute),
+        _ => Expr::Int(i64::MIN >> (64 - bits.min(64)), compute),
     };
     b.nest.expr(e)
 }
@@ -259,7 +261,7 @@ fn max_loops(c: &mut NodeCtx) -> Plan<Nest> {
     let taps = g.taps(&mut b, 0);
     let at = [vec![b.along(outer(0)), b.along(outer(1))], taps.coords].concat();
     let t = b.dtype(0);
-    let other = least(&mut b, t);
+    let other = least(&mut b, x.dtype, t);
     let v = b.load_if(0, at, taps.inside, other)?;
     if n_outs < 2 {
         let y = b.reduce([(Combiner::Max, v)])[0];

@@ -37,7 +37,9 @@ impl Step {
 impl Draft {
     /// Adds an If or a Loop where there is a value that it can be over.
     pub fn add_body(&mut self, random: &mut Random) {
-        let fits = |k: &Known| k.usable && TYPES.contains(&k.value.dtype());
+        // Of integers and half floats Max came in later opsets.
+        let types = if self.peer.is_some() && self.opset < 13 { &[F32, F64][..] } else { TYPES };
+        let fits = |k: &Known| k.usable && types.contains(&k.value.dtype());
         let all: Vec<usize> = (0..self.known.len()).filter(|&i| fits(&self.known[i].1)).collect();
         let Some(&x) = all.get(random.below(all.len() as u64) as usize) else { return };
         let same = |k: &Known, x: &Known| k.value.dtype() == x.value.dtype() && k.value.shape() == x.value.shape();
@@ -78,7 +80,7 @@ impl Draft {
 
     fn add_loop(&mut self, x: &(Value, Known), c: &(Value, Known), random: &mut Random) -> Option<()> {
         // Without a trip, onnxruntime forgets the extents of what iterations give.
-        let n = if self.shared { 1 + random.below(TRIPS) } else { random.below(TRIPS + 1) };
+        let n = if self.peer.is_some() { 1 + random.below(TRIPS) } else { random.below(TRIPS + 1) };
         let trips = Tensor::from_i64(&[], &[i64::try_from(n).ok()?]);
         let trips = if random.below(2) == 0 { self.constant(&trips) } else { self.input(&trips, false, random) };
         let step = if random.below(2) == 0 { Step::Distance } else { Step::Greater };

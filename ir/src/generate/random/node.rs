@@ -1,6 +1,7 @@
 //! One node: a case of its row with changed extents and attributes, operands from earlier nodes, and whether the result can be
 //! compared between two right implementations.
 
+use super::agreed::{JUMPS, STEPS, common, defined, differing, left_open, steady, tame};
 use super::{Draft, Pair, cases};
 use crate::attrs::{Attr, Attrs, F32};
 use crate::cases::{Case, CaseOperand, Random, parse};
@@ -27,50 +28,19 @@ pub struct Known {
 
 /// Greatest magnitude that later nodes get.
 const LARGE: f64 = 1e4;
-/// How far results may be apart after disturbance, as a share of what a comparison allows.
-const SPREAD: f64 = 0.25;
+/// How far results may be apart after disturbance, as a share of what a comparison allows: it allows 16-bit floats a few roundings.
+fn spread(dtype: DType) -> f64 {
+    if matches!(dtype, F16 | BF16) { 0.5 } else { 0.25 }
+}
 /// Draws of a node before it is given up.
 const TRIES: u64 = 6;
-
-/// Rows whose results jump where an operand moves by a rounding error, though they are floats.
-const JUMPS: &[&str] = &[
-    "Floor",
-    "Ceil",
-    "Round",
-    "Sign",
-    "Mod",
-    "Hardmax",
-    "ThresholdedRelu",
-    "Shrink",
-    "HardSwish",
-    "Tan",
-    "DynamicQuantizeLinear",
-    "BitCast",
-    "Unique",
-    "Dropout",
-];
-/// Exact rows that are continuous: a rounding error passes through and does not grow.
-const STEADY: &[&str] = &[
-    "Relu",
-    "Abs",
-    "Neg",
-    "Max",
-    "Min",
-    "Clip",
-    "Where",
-    "MaxPool",
-    "GlobalMaxPool",
-    "ReduceMax",
-    "ReduceMin",
-    "LpPool",
-];
 
 impl Draft {
     /// Adds a node of a row. Says whether it could.
     pub fn add(&mut self, pair: Pair, random: &mut Random) -> bool {
         (0..TRIES).any(|attempt| {
             let def = &self.m.registry.clone()[pair.0];
-            let Some(mut case) = draw(def, pair.1, random) else { return false };
+            let Some(mut case) = self.draw(def, pair, random) else { return false };
             // At last as the case stands.
             if attempt + 1 < TRIES {
                 vary_attributes(def, &mut case, random);
@@ -78,7 +48,7 @@ impl Draft {
                     vary_extents(&mut case, random);
                 }
             }
-            if self.shared && !common(def, pair.1, &mut case) {
+            if self.peer.is_some() && !common(def, pair.1, &mut case) {
                 return false;
             }
             self.add_node(pair, def, &case, attempt + 2 < TRIES, random)
@@ -102,7 +72,7 @@ impl Draft {
         added.is_some()
     }
     fn try_node(&mut self, pair: Pair, def: &OpDef, case: &Case, linked: bool, random: &mut Random) -> Option<()> {
-        let types = assignment(def, pair.1, random);
+        let types = assignment(def, pair.1, self.peer.is_some(), random);
         let mut ins: Vec<Option<(Value, Known)>> = vec![];
         for (i, o) in case.operands.iter().enumerate() {
             let param = def.inputs.get(i).or(def.inputs.last())?;
@@ -157,6 +127,7 @@ impl Draft {
         } else {
             random.below(3) == 0
         };
+        let constant = constant || self.peer.is_some() && t.dtype().bits() < 8;
         let symbols =
             o.dtype.is_none() && (i == 0 || def.is_elementwise() || matches!(def.name, "Concat" | "MatMul" | "Gemm"));
         let v = if constant { self.constant(&t) } else { self.input(&t, symbols, random) };
@@ -255,7 +226,9 @@ impl Draft {
                 .operands
                 .get(i)
                 .is_some_and(|o| o.as_ref().is_some_and(|o| o.dtype.is_none() && o.fill.is_empty()));
-            let rounds = data && known.exact && !JUMPS.contains(&def.name) && def.tolerance != Tol::Exact;
+            // What is computed of 16-bit floats is rounded once, at the end, but where there are steps.
+            let wide = matches!(known.value.dtype(), F32 | F64) || STEPS.contains(&def.name);
+            let rounds = data && wide && known.exact && !JUMPS.contains(&def.name) && def.tolerance != Tol::Exact;
             Some(if rounds { disturb(&known.disturbed, random) } else { known.disturbed.clone() })
         };
         let disturbed = match exact {
@@ -266,7 +239,7 @@ impl Draft {
             }
         };
         let mut out = vec![];
-        if left_open(def, ins, &values) {
+        if left_open(def, ins, &values) || self.peer.is_some() && differing(def, ins, &values) {
             return None;
         }
         for (value, moved) in values.into_iter().zip(disturbed).take(case.n_outs) {
@@ -289,26 +262,6 @@ impl Draft {
     }
 }
 
-/// Whether a rounding error of an operand passes through a row without a jump.
-fn steady(def: &OpDef, ins: &[Option<(Value, Known)>], results: &[Tensor]) -> bool {
-    if JUMPS.contains(&def.name) || results.iter().any(|t| !t.dtype().is_float() || t.dtype().bits() < 16) {
-        return false;
-    }
-    let first_alone = || ins.iter().skip(1).flatten().all(|(_, k)| k.exact);
-    match def.tolerance {
-        Tol::Rel(_) => true,
-        Tol::Exact if def.traits.moves => first_alone(),
-        Tol::Exact => {
-            STEADY.contains(&def.name)
-                && (def.name != "Where" || ins.first().into_iter().flatten().all(|(_, k)| k.exact))
-                || matches!(def.name, "Concat" | "Pad" | "Gather" | "GatherElements" | "GatherND") && {
-                    let first = if def.name == "Concat" { ins.len() } else { 1 };
-                    ins.iter().skip(first).flatten().all(|(_, k)| k.exact)
-                }
-        }
-    }
-}
-
 /// Finite and of moderate size.
 fn usable(t: &Tensor) -> bool {
     !t.dtype().is_float() || t.to_f64_vec().iter().all(|v| v.is_finite() && v.abs() <= LARGE)
@@ -316,11 +269,12 @@ fn usable(t: &Tensor) -> bool {
 
 /// Each element off by about a rounding error of its type.
 fn disturb(t: &Tensor, random: &mut Random) -> Tensor {
+    // Of 16-bit floats the rounding itself, at most: implementations compute in more.
     let ulp = match t.dtype() {
         F64 => 2f64.powi(-52),
         F32 => 2f64.powi(-23),
-        F16 => 2f64.powi(-11),
-        BF16 => 2f64.powi(-8),
+        F16 => 2f64.powi(-12),
+        BF16 => 2f64.powi(-9),
         _ => return t.clone(),
     };
     let v: Vec<f64> = t.to_f64_vec().into_iter().map(|v| v * (1.0 + ulp * random.unit())).collect();
@@ -330,142 +284,72 @@ fn disturb(t: &Tensor, random: &mut Random) -> Tensor {
 /// Whether two tensors are well within what a comparison allows.
 fn agree(a: &Tensor, b: &Tensor) -> bool {
     tensor::compare::compare(b, a, tensor::compare::Tolerance::of(a.dtype()))
-        .is_ok_and(|r| r.share <= SPREAD || r.worst.is_none())
+        .is_ok_and(|r| r.share <= spread(a.dtype()) || r.worst.is_none())
 }
 
-/// Whether the operator's text says what it does with these elements of operand `i`.
-fn defined(def: &OpDef, i: usize, t: &Tensor) -> bool {
-    let ints = || t.to_i64_vec();
-    let is_int = t.dtype().is_int();
-    match (def.name, i) {
-        ("Div" | "Mod", 1) => !is_int || ints().iter().all(|&v| v != 0),
-        ("Pow", 1) => !is_int || ints().iter().all(|&v| (0..=4).contains(&v)),
-        ("Cast" | "CastLike", 0) if t.dtype().is_float() => {
-            t.to_f64_vec().iter().all(|v| v.is_finite() && v.abs() < 100.0)
-        }
-        ("BitShift", 1) => ints().iter().all(|&v| v >= 0 && v < i64::try_from(t.dtype().bits()).unwrap_or(8)),
-        _ => true,
-    }
-}
-
-/// Whether the operator's text leaves results open: numbers that the results' type does not have.
-fn left_open(def: &OpDef, ins: &[Option<(Value, Known)>], results: &[Tensor]) -> bool {
-    let operand = |i: usize| ins.get(i).and_then(|x| x.as_ref()).map(|x| &x.1.value);
-    let floats = |i: usize| operand(i).is_some_and(|t| t.dtype().is_float());
-    let whole = results.first().is_some_and(|t| t.dtype().is_int());
-    match def.name {
-        "Pow" => whole && floats(1),
-        "Cast" | "CastLike" => {
-            let unsigned = results.first().is_some_and(|t| !t.dtype().is_signed());
-            whole && unsigned && floats(0) && operand(0).is_some_and(|t| t.to_f64_vec().iter().any(|&v| v <= -1.0))
-        }
-        _ => false,
-    }
-}
-
-/// Elements for which it does.
-fn tame(def: &OpDef, t: &Tensor) -> Tensor {
-    let v = t.to_i64_vec().into_iter().map(|v| match def.name {
-        "Pow" => v.rem_euclid(4),
-        "BitShift" => v.rem_euclid(i64::try_from(t.dtype().bits()).unwrap_or(8)),
-        _ => {
-            if v == 0 {
-                3
-            } else {
-                v
-            }
-        }
-    });
-    Tensor::from_i64_as(t.dtype(), t.shape(), &v.collect::<Vec<_>>())
-}
-
-/// Element types of the row's variables: the first as asked for, the others at random.
-fn assignment(def: &OpDef, first: DType, random: &mut Random) -> BTreeMap<&'static str, DType> {
+/// Element types of the row's variables: the first as asked for, the others the same where they may be, mostly. Where another implementation is
+/// to run it, the others are those of its first test.
+fn assignment(def: &OpDef, first: DType, peer: bool, random: &mut Random) -> BTreeMap<&'static str, DType> {
     let mut all = BTreeMap::new();
     for (i, (var, list)) in def.dtypes.iter().enumerate() {
         let plain: Vec<DType> = list.iter().copied().filter(|&d| d != String).collect();
-        let Some(&any) = plain.get(random.below(plain.len() as u64) as usize) else { continue };
-        // The same type as the first, where it may be: most rows mix types seldom.
-        let same = plain.contains(&first) && random.below(4) > 0;
+        let drawn = if peer { 0 } else { random.below(plain.len() as u64) as usize };
+        let Some(&any) = plain.get(drawn) else { continue };
+        let same = plain.contains(&first) && (peer || random.below(4) > 0);
         all.insert(*var, if i == 0 || same { first } else { any });
     }
     all
 }
 
-/// A random case of a row: from a generator of its own, or one of its cases.
-fn draw(def: &OpDef, dtype: DType, random: &mut Random) -> Option<Case> {
-    let own = if random.below(4) > 0 { cases::random_case(def, random) } else { None };
-    let mut case = match own {
-        Some(text) => parse(def, &text).ok()?,
-        None => parse(def, def.cases.get(random.below(def.cases.len() as u64) as usize)?).ok()?,
-    };
-    let targets = def.dtypes.get(1).map_or(&[][..], |(_, list)| list);
-    if let Some(slot) = def.slot("to").filter(|_| def.name == "Cast" && random.below(4) > 0) {
-        let plain: Vec<DType> = targets.iter().copied().filter(|&d| d != String).collect();
-        if let Some(&to) = plain.get(random.below(plain.len() as u64) as usize) {
-            // What does not fit the target is left open by the text.
-            let fits = to.is_float() || to == Bool || (to.is_signed() && dtype.bits() >= 8) || !dtype.is_signed();
-            if fits {
-                case.attrs = with_slot(&case.attrs, slot, Attr::Int(i64::from(to.onnx())));
+impl Draft {
+    /// A random case of a row: from a generator of its own, or one of its cases.
+    fn draw(&self, def: &OpDef, pair: Pair, random: &mut Random) -> Option<Case> {
+        let own = if random.below(4) > 0 { cases::random_case(def, random) } else { None };
+        let mut case = match own {
+            Some(text) => parse(def, &text).ok()?,
+            None => parse(def, def.cases.get(random.below(def.cases.len() as u64) as usize)?).ok()?,
+        };
+        let targets = def.dtypes.get(1).map_or(&[][..], |(_, list)| list);
+        if let Some(slot) = def.slot("to").filter(|_| def.name == "Cast" && random.below(4) > 0) {
+            // What another implementation casts from, it casts to.
+            let runs = |d: DType| self.peer.as_ref().is_none_or(|p| p.runs((pair.0, d), self.opset));
+            let plain: Vec<DType> = targets.iter().copied().filter(|&d| d != String && runs(d)).collect();
+            if let Some(&to) = plain.get(random.below(plain.len() as u64) as usize) {
+                // What does not fit the target is left open by the text.
+                let signed = |d: DType| d.is_signed();
+                let fits = to.is_float() || to == Bool || (signed(to) && pair.1.bits() >= 8) || !signed(pair.1);
+                if fits {
+                    case.attrs = with_slot(&case.attrs, slot, Attr::Int(i64::from(to.onnx())));
+                }
             }
         }
+        Some(case)
     }
-    Some(case)
-}
-
-/// Leaves out of a case what implementations differ in where the text is silent. Says whether anything is left.
-fn common(def: &OpDef, dtype: DType, case: &mut Case) -> bool {
-    // The mask of Dropout that drops nothing was not said before opset 12.
-    if def.name == "Dropout" && def.until < 12 {
-        case.n_outs = 1;
-    }
-    // Differences of infinities.
-    for o in case.operands.iter_mut().flatten() {
-        o.fill.iter_mut().filter(|v| !v.is_finite()).for_each(|v| *v = 3.0);
-    }
-    let says = |name: &str| def.slot(name).and_then(|slot| case.attrs.str(slot));
-    let empty = case.operands.iter().flatten().any(|o| o.shape.contains(&0));
-    match def.name {
-        // An infinity as an integer.
-        "ReduceLogSum" | "ReduceLogSumExp" => dtype.is_float(),
-        // Integers beyond their range.
-        "ReduceProd" | "CumProd" => dtype.is_float(),
-        "Resize" | "Upsample" => {
-            let coordinates = says("coordinate_transformation_mode").unwrap_or("half_pixel");
-            let policy = says("keep_aspect_ratio_policy").unwrap_or("stretch");
-            let antialias = def.slot("antialias").and_then(|slot| case.attrs.int(slot)) == Some(1);
-            matches!(dtype, F32 | F16)
-                && !antialias
-                && !empty
-                && policy == "stretch"
-                && matches!(coordinates, "half_pixel" | "asymmetric" | "pytorch_half_pixel")
+    /// A value as an output: of a type that can be handed to and from another implementation, where one is to run the model.
+    pub fn handed_over(&mut self, v: Value, known: Known) -> (Value, Known) {
+        let (dtype, opset) = (known.value.dtype(), self.opset);
+        let Some(op) = self.peer.is_some().then(|| self.m.registry.find("", "Cast", opset)).flatten() else {
+            return (v, known);
+        };
+        let def = self.m.registry.clone()[op].clone();
+        if is_plain(dtype) || !self.peer.as_ref().is_some_and(|p| p.runs((op, dtype), opset)) {
+            return (v, known);
         }
-        // Which axes go depends on which extents turn out to be 1.
-        "Squeeze" => case.operands.len() > 1 || def.slot("axes").is_some_and(|slot| case.attrs.ints(slot).is_some()),
-        // In which order they come.
-        "TopK" => def.slot("sorted").and_then(|slot| case.attrs.int(slot)) != Some(0),
-        // How much SAME pads where there are dilations, and where windows have gaps between them.
-        "Conv" | "ConvInteger" | "QLinearConv" | "MaxPool" | "AveragePool" | "LpPool"
-            if says("auto_pad").is_some_and(|p| p.starts_with("SAME")) =>
-        {
-            let ints = |name: &str| def.slot(name).and_then(|slot| case.attrs.ints(slot)).unwrap_or(&[]);
-            let gaps = ints("kernel_shape").iter().zip(ints("strides")).any(|(k, s)| k < s);
-            !empty && !gaps && ints("dilations").iter().all(|&d| d == 1)
-        }
-        "Col2Im" | "AffineGrid" => false,
-        // Whether positions count in the given shape or in the least one.
-        "MaxUnpool" => case.operands.len() < 3,
-        "ReduceMean" | "Det" => !empty,
-        // NaN in onnxruntime.
-        "Attention" => dtype != F64,
-        // Sums of nothing are left unwritten.
-        "MatMulInteger" | "QLinearMatMul" | "ConvInteger" | "QLinearConv" | "MatMul" | "Gemm" => !empty,
-        _ => true,
+        // Floats that a float holds exactly, integers as bytes.
+        let to = if dtype.is_float() { F32 } else { I8 };
+        let attrs = Attrs::new(def.default_attrs());
+        let Some(slot) = def.slot("to") else { return (v, known) };
+        let attrs = with_slot(&attrs, slot, Attr::Int(i64::from(to.onnx())));
+        let cast = |t: &Tensor| Tensor::from_f64_as(to, t.shape(), &t.to_f64_vec());
+        let cast = Known { value: cast(&known.value), disturbed: cast(&known.disturbed), ..known.clone() };
+        let ins = [Some((v, known))];
+        (self.node((op, dtype), &def, attrs, &ins, 1)[0], cast)
     }
 }
 
-fn with_slot(attrs: &Attrs, slot: usize, value: Attr) -> Attrs {
-    Attrs::new(attrs.slots().iter().enumerate().map(|(i, a)| if i == slot { value.clone() } else { a.clone() }))
+/// Whether Python's arrays have the type.
+fn is_plain(dtype: DType) -> bool {
+    matches!(dtype, F64 | F32 | F16 | Bool) || dtype.is_int() && dtype.bits() >= 8
 }
 
 /// Extents that new ones are drawn from.
@@ -546,4 +430,8 @@ fn vary_attributes(def: &OpDef, case: &mut Case, random: &mut Random) {
         };
         case.attrs = with_slot(&case.attrs, slot, new);
     }
+}
+
+fn with_slot(attrs: &Attrs, slot: usize, value: Attr) -> Attrs {
+    Attrs::new(attrs.slots().iter().enumerate().map(|(i, a)| if i == slot { value.clone() } else { a.clone() }))
 }
