@@ -78,6 +78,22 @@ pub fn defined(def: &OpDef, i: usize, t: &Tensor) -> bool {
     }
 }
 
+/// Elements for which it does, in place of those for which it does not.
+pub fn tame(def: &OpDef, t: &Tensor) -> Tensor {
+    let v = t.to_i64_vec().into_iter().map(|v| match def.name {
+        "Pow" => v.rem_euclid(4),
+        "BitShift" => v.rem_euclid(i64::try_from(t.dtype().bits()).unwrap_or(8)),
+        _ => {
+            if v == 0 {
+                3
+            } else {
+                v
+            }
+        }
+    });
+    Tensor::from_i64_as(t.dtype(), t.shape(), &v.collect::<Vec<_>>())
+}
+
 /// Whether the operator's text leaves results open: numbers that the results' type does not have.
 pub fn left_open(def: &OpDef, ins: &[Option<(Value, Known)>], results: &[Tensor]) -> bool {
     let operand = |i: usize| ins.get(i).and_then(|x| x.as_ref()).map(|x| &x.1.value);
@@ -102,22 +118,6 @@ pub fn differing(def: &OpDef, ins: &[Option<(Value, Known)>], results: &[Tensor]
     let few_bits = results.iter().any(|t| t.dtype().is_int() && t.dtype().bits() < 8);
     let fraction = |t: &Tensor| t.dtype().is_float() && t.to_f64_vec().iter().any(|v| v.fract() != 0.0);
     few_bits && ins.iter().flatten().any(|(_, k)| fraction(&k.value))
-}
-
-/// Elements for which it does.
-pub fn tame(def: &OpDef, t: &Tensor) -> Tensor {
-    let v = t.to_i64_vec().into_iter().map(|v| match def.name {
-        "Pow" => v.rem_euclid(4),
-        "BitShift" => v.rem_euclid(i64::try_from(t.dtype().bits()).unwrap_or(8)),
-        _ => {
-            if v == 0 {
-                3
-            } else {
-                v
-            }
-        }
-    });
-    Tensor::from_i64_as(t.dtype(), t.shape(), &v.collect::<Vec<_>>())
 }
 
 /// Leaves out of a case what implementations differ in where the text is silent, and what onnxruntime does not run at some types, ranks or
