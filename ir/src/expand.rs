@@ -3,6 +3,7 @@
 //! A row whose meaning is a composition names it with [`Candidate::Expand`]: a function that adds nodes in place of one. What it adds
 //! is inferred, rewritten and lowered like nodes of the model, and may be expanded in turn.
 
+mod branches;
 mod run_time;
 mod unbounded;
 
@@ -28,14 +29,21 @@ pub type ExpandFn = fn(&mut Expansion) -> Result<Vec<Value>>;
 /// # Errors
 /// What an expansion or a shape rule refuses, with the node; `Internal` when expansions go on without end.
 pub fn expand(m: &mut Module<Onnx>) -> Result<bool> {
-    for depth in 0..MAX_DEPTH {
+    let mut changed = false;
+    let mut sunk = branches::Sunk::default();
+    for _ in 0..MAX_DEPTH {
+        while branches::settle(m, &mut sunk) {
+            changed = true;
+            infer(m)?;
+        }
         let mut any = false;
-        for r in m.graphs.keys().collect::<Vec<_>>() {
+        for r in branches::used_regions(m) {
             any |= expand_region(m, r)?;
         }
         if !any {
-            return Ok(depth > 0);
+            return Ok(changed);
         }
+        changed = true;
         infer(m)?;
     }
     Err(Diagnostic::new(ErrorKind::Internal, format!("expansions are nested deeper than {MAX_DEPTH}")))

@@ -284,6 +284,16 @@ impl<D: Dialect> Module<D> {
     pub fn graph_mut(&mut self) -> &mut Graph<D> {
         &mut self.graphs[self.main]
     }
+    /// A graph again, with the bodies in it.
+    pub fn copy_region(&mut self, r: RegionId) -> RegionId {
+        let mut g = self.graphs[r].clone();
+        for &n in &g.order {
+            for body in &mut g.nodes[n].regions {
+                *body = self.copy_region(*body);
+            }
+        }
+        self.graphs.push(g)
+    }
     /// The attributes of a node.
     pub fn attrs_of(&self, n: &NodeData<D>) -> &Attrs {
         &self.attrs[n.attrs]

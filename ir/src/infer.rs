@@ -9,6 +9,8 @@
 //! as dims. Where an extent depends on elements that nothing derives, each element becomes a symbol of origin
 //! [`Origin::ShapeValue`] that the compiled program reads at run time.
 
+mod conditions;
+mod fold;
 mod regions;
 mod scan;
 #[cfg(test)]
@@ -90,6 +92,7 @@ pub fn infer(m: &mut Module<Onnx>) -> Result<Info> {
         loops: FxHashSet::default(),
         unsteady: FxHashSet::default(),
         taken: BTreeMap::new(),
+        conditions: FxHashMap::default(),
         again: false,
     };
     for _ in 0..MAX_PASSES {
@@ -165,6 +168,8 @@ struct State<'m> {
     unsteady: FxHashSet<(RegionId, Value)>,
     /// The branch that is always taken, by node.
     taken: BTreeMap<(RegionId, Node), bool>,
+    /// Conditions of branches as dims of 0 or 1, where what a branch demands needs them.
+    conditions: FxHashMap<(RegionId, Node), DimId>,
     /// Whether elements of a value became known after a use of it.
     again: bool,
 }
@@ -194,7 +199,7 @@ impl State<'_> {
 
     /// Puts the elements of a small integer constant into the table.
     fn load_const(&mut self, r: RegionId, v: Value) {
-        let Def::Const(c) = self.m.graphs[r].values[v].def else { return };
+        let Some(c) = self.konst_of(r, v) else { return };
         let konst = &self.m.consts[c];
         let small = konst.shape.len() <= 1 && konst.n_elems() <= MAX_SHAPE_VALUES;
         if !small || !matches!(konst.dtype, DType::I64 | DType::I32) || self.values.contains_key(&(r, v)) {
@@ -252,6 +257,7 @@ impl State<'_> {
             }
             self.partial.insert((r, v), partial);
         }
+        self.fold(r, n);
         match self.m.dims.overflowed() {
             true => Err(Diagnostic::new(ErrorKind::Limit, "extents overflow 64 bits")),
             false => Ok(()),
@@ -479,18 +485,6 @@ impl State<'_> {
                     },
                     _ => {}
                 }
-            }
-        }
-        out
-    }
-
-    /// Guards of a region and the bodies in it, in order.
-    fn collect_guards(&self, r: RegionId) -> Vec<Guard> {
-        let mut out = Vec::new();
-        for &n in &self.m.graphs[r].order {
-            out.extend(self.guards.get(&(r, n)).into_iter().flatten().cloned());
-            for &body in &self.m.graphs[r].nodes[n].regions {
-                out.extend(self.collect_guards(body));
             }
         }
         out

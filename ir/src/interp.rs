@@ -193,7 +193,7 @@ impl Interp<'_, '_> {
             };
             let ins = node.ins.iter().map(|v| v.map(|v| values.take(m, g, v)).transpose());
             let ins = ins.collect::<Result<Vec<Option<Tensor>>>>().map_err(at)?;
-            let outs = self.node(node, ins, env, depth).map_err(at)?;
+            let outs = self.node(r, node, ins, env, depth).map_err(at)?;
             for (i, &v) in node.outs.iter().enumerate() {
                 let Some(t) = outs.get(i) else {
                     // A result that the row does not compute must have no use.
@@ -217,6 +217,7 @@ impl Interp<'_, '_> {
 
     fn node(
         &mut self,
+        r: RegionId,
         node: &NodeData<Onnx>,
         ins: Vec<Option<Tensor>>,
         env: &mut Env,
@@ -232,7 +233,7 @@ impl Interp<'_, '_> {
         }
         match def.name {
             "If" => self.branch(node, ins, env, depth),
-            "Loop" => self.repeat(node, ins, env, depth),
+            "Loop" => self.repeat(r, node, ins, env, depth),
             "Scan" => self.scan(node, ins, env, depth),
             name => Err(Diagnostic::new(ErrorKind::Unsupported, format!("bodies of {name} are not interpreted"))),
         }
@@ -256,6 +257,7 @@ impl Interp<'_, '_> {
     /// carried…, scanned…); results are the carried values and each scanned one with all iterations along a new first axis.
     fn repeat(
         &mut self,
+        r: RegionId,
         node: &NodeData<Onnx>,
         ins: Vec<Option<Tensor>>,
         env: &mut Env,
@@ -289,11 +291,16 @@ impl Interp<'_, '_> {
             }
             i += 1;
         }
-        let g = &self.m.graphs[body];
         for (k, list) in scanned.into_iter().enumerate() {
-            let ty = g.outputs.get(own - 1 + k).map(|&v| &g.values[v].ty);
+            // Of no iterations: by the node's own type, where it has a rank.
+            let ty = self.m.graphs[r].values[node.outs[own - 2 + k]].ty.without(Some(0));
+            let inner = &self.m.graphs[body];
+            let ty = match (ty.shape(), inner.outputs.get(own - 1 + k)) {
+                (None, Some(&v)) => inner.values[v].ty.clone(),
+                _ => ty,
+            };
             let extent = |d| self.m.dims.eval(d, &|s| env.get(&s).copied()).ok().and_then(|n| usize::try_from(n).ok());
-            carried.push(stack(list, ty, &extent, &node.outs, own - 2 + k)?);
+            carried.push(stack(list, Some(&ty), &extent, &node.outs, own - 2 + k)?);
         }
         Ok(carried)
     }
@@ -414,7 +421,7 @@ fn truth(t: Option<&Tensor>, what: &str) -> Result<bool> {
     }
 }
 
-/// Tensors of one shape along a new first axis; of none, the element type and extents come from the body's type, where an extent that
+/// Tensors of one shape along a new first axis; of none, the element type and extents come from the type of each, where an extent that
 /// only an iteration would tell is 0.
 fn stack(
     list: Vec<Tensor>,

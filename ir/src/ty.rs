@@ -58,6 +58,16 @@ impl Type {
     pub fn shape(&self) -> Option<&Shape> {
         self.as_tensor()?.shape.as_ref()
     }
+    /// The type without an axis, where it has that.
+    #[must_use]
+    pub fn without(&self, axis: Option<usize>) -> Type {
+        match (self, axis) {
+            (Type::Tensor(TensorType { dtype, shape: Some(s) }), Some(axis)) if axis < s.len() => {
+                Type::tensor(*dtype, s.iter().enumerate().filter(|(i, _)| *i != axis).map(|(_, &d)| d))
+            }
+            _ => self.clone(),
+        }
+    }
     /// As in the text form: `f32[batch, 2*s]`, `f32[*]`, `seq<i64[]>`.
     pub fn display(&self, dims: &DimPool) -> String {
         match self {

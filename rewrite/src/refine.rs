@@ -295,15 +295,10 @@ fn bounded(eg: &DimGraph, a: Id, b: Id) -> bool {
         || eg[b].nodes.iter().any(|n| matches!(n, Dim::Max(k) if is(k, a)))
 }
 
-/// Whether a dim is known once the run's inputs are.
-fn at_entry(pool: &DimPool, d: DimId) -> bool {
-    pool.symbols_of(d).iter().all(|&s| matches!(pool.sym(s).origin, Origin::Input { .. }))
-}
-
 /// Whether what a guard says is known once the run's inputs are.
 #[must_use]
 pub fn is_at_entry(pool: &DimPool, g: &Guard) -> bool {
-    at_entry(pool, g.lhs) && at_entry(pool, g.rhs)
+    pool.is_at_entry(g.lhs) && pool.is_at_entry(g.rhs)
 }
 
 /// The dims of a module in an e-graph.

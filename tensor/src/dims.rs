@@ -621,6 +621,10 @@ impl DimPool {
         self.fold(d, &mut Eval(self, env))
     }
 
+    /// Whether a dim is known once the extents of the inputs are.
+    pub fn is_at_entry(&self, d: DimId) -> bool {
+        self.symbols_of(d).iter().all(|&s| matches!(self.sym(s).origin, Origin::Input { .. }))
+    }
     /// Replaces symbols; `f` returns the replacement or `None` to keep one.
     pub fn substitute(&mut self, d: DimId, f: &impl Fn(SymId) -> Option<DimId>) -> DimId {
         self.substitute_memo(d, f, &mut FxHashMap::default())

@@ -2,6 +2,7 @@
 
 mod almost;
 mod bitcode;
+mod branches;
 mod cases;
 mod constants;
 mod determinism;

@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.sabotage {
         return sabotage(&bin, &dir, &names);
     }
-    let results = suite::hip_test(&bin, &dir, &names, &[])?;
+    let results = suite::hip_test(&bin, &dir, &names, &[], None)?;
     let of = |what: &str| results.values().filter(|r| r["outcome"] == what).collect::<Vec<_>>();
     let passed: BTreeSet<String> = of("pass").iter().filter_map(|r| r["case"].as_str()).map(str::to_string).collect();
     let before: BTreeSet<String> =
@@ -77,8 +77,9 @@ pub fn run(args: &Args) -> Result<()> {
         suite::reasons(&results, "pass");
         println!("{} passed, {} failed", passed.len(), results.len() - passed.len());
     }
-    if !of("crash").is_empty() {
-        bail!("{} cases crashed: {:?}", of("crash").len(), of("crash"));
+    let died: Vec<&Value> = [of("crash"), of("timeout")].concat();
+    if !died.is_empty() {
+        bail!("{} cases crashed or did not end: {died:?}", died.len());
     }
     if !of("wrong").is_empty() {
         let wrong: Vec<String> = of("wrong").iter().map(|r| format!("{}: {}", r["case"], r["reason"])).collect();
@@ -105,7 +106,7 @@ fn sabotage(bin: &Path, dir: &Path, wanted: &[String]) -> Result<()> {
     let names: Vec<String> = wanted.iter().filter(|n| list.contains(*n)).cloned().collect();
     let mut tally = Tally::default();
     for kind in suite::SABOTAGES {
-        for (name, r) in suite::hip_test(bin, dir, &names, &["--sabotage", kind])? {
+        for (name, r) in suite::hip_test(bin, dir, &names, &["--sabotage", kind], None)? {
             let reason = r["reason"].as_str().unwrap_or("");
             match r["outcome"].as_str() {
                 Some("none") => tally.none(kind, &name),

@@ -3,8 +3,9 @@
 //!
 //! Most random models are made of what onnxruntime runs: `xtask/data/onnxruntime.txt` says which rows, element types and opsets these are.
 //! `--probe` asks it anew, with one model for each.
-//! What passes is deleted; what does not stays in `target/random` and is listed in `failed.jsonl`. The coverage by row and element type is
-//! written there, too.
+//! All of it lies in `target/random`: `made.jsonl` says which models there are, `onnxruntime.jsonl` and `results.jsonl` grow by a line per
+//! model, so that `--resume` goes on where a run was stopped. At the end what passed is deleted, what did not is listed in `failed.jsonl`,
+//! and `coverage.md` counts the rows and element types.
 
 use crate::breaks::Tally;
 use crate::{setup, sh, suite};
@@ -26,6 +27,9 @@ pub struct Args {
     /// The device they run on: cpu, guard, hip.
     #[arg(long, default_value = "cpu")]
     device: String,
+    /// Go on with the run that was stopped: its models, without those that it has results of.
+    #[arg(long, conflicts_with_all = ["count", "seed", "probe"])]
+    resume: bool,
     /// Ask onnxruntime anew which rows, element types and opsets it runs, compare one model of each with the interpreter, and write
     /// `xtask/data/onnxruntime.txt`; no random models.
     #[arg(long)]
@@ -79,8 +83,10 @@ pub fn run(args: &Args) -> Result<()> {
     sh::run(&mut sh::cargo(&["build", "--quiet", "--package", "hip-ep-ir", "--example", "random_models"]))?;
     let generator = bin.join("examples/random_models");
     let dir = std::path::absolute(sh::target().join("random"))?;
-    let _ = std::fs::remove_dir_all(&dir);
-    std::fs::create_dir_all(&dir)?;
+    if !args.resume {
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir)?;
+    }
     if args.probe {
         return probe(&bin, &generator, &dir);
     }
@@ -91,14 +97,21 @@ pub fn run(args: &Args) -> Result<()> {
         .collect();
     println!("{} of {} rows with an element type run in onnxruntime", shared.len(), all.len());
     let (mut covered, mut totals) = (BTreeMap::<String, Covered>::new(), Totals::default());
-    let made = make(&generator, &dir, args, PARTS.min(args.count.max(1)))?;
+    let list = dir.join("made.jsonl");
+    if !args.resume {
+        // Under its name only when it is whole.
+        let lines = make(&generator, &dir, args, PARTS.min(args.count.max(1)))?;
+        std::fs::write(dir.join("made.part"), lines)?;
+        std::fs::rename(dir.join("made.part"), &list)?;
+    }
+    let made = read_made(&std::fs::read_to_string(&list).context("there is no run to resume")?)?;
     let names: Vec<String> = made.iter().map(|m| m.case.clone()).collect();
     let shared_names: Vec<String> = made.iter().filter(|m| m.shared).map(|m| m.case.clone()).collect();
-    let peer = peer_outputs(&dir, &shared_names)?;
+    let peer = peer_outputs(&dir, &shared_names, Some(&dir.join("onnxruntime.jsonl")))?;
     println!("onnxruntime refuses of the {} models that are made of what it runs:", shared_names.len());
     suite::reasons(&peer, "ran");
     let device = ["--device", args.device.as_str()];
-    let mut results = suite::hip_test(&bin, &dir, &names, &device)?;
+    let mut results = suite::hip_test(&bin, &dir, &names, &device, Some(&dir.join("results.jsonl")))?;
     for (name, r) in &mut results {
         r["onnxruntime"] = peer.get(name).map_or(Value::Null, |p| p["outcome"].clone());
     }
@@ -109,7 +122,7 @@ pub fn run(args: &Args) -> Result<()> {
         let (result, with_peer) = (&results[&m.case], peer.get(&m.case).is_some_and(|p| p["outcome"] == "ran"));
         totals.add(result, with_peer);
         if result["outcome"] == "pass" {
-            std::fs::remove_dir_all(dir.join(&m.case))?;
+            let _ = std::fs::remove_dir_all(dir.join(&m.case));
             for p in m.pairs.iter().collect::<BTreeSet<_>>() {
                 let c = covered.entry(p.clone()).or_default();
                 c.passed += 1;
@@ -117,7 +130,7 @@ pub fn run(args: &Args) -> Result<()> {
             }
         }
     }
-    report(args, &dir, &all, &shared, &covered, &results, &totals)
+    report(&dir, &all, &shared, &covered, &results, &totals)
 }
 
 #[derive(Default)]
@@ -154,7 +167,7 @@ fn probe(bin: &Path, generator: &Path, dir: &Path) -> Result<()> {
         }
     }
     let names: Vec<String> = cases.values().flatten().map(|(case, _)| case.clone()).collect();
-    let ran = peer_outputs(&single, &names)?;
+    let ran = peer_outputs(&single, &names, None)?;
     let runs = |case: &str| ran[case]["outcome"] == "ran";
     let mut chosen: BTreeMap<&String, &String> = BTreeMap::new();
     for (pair, cases) in &cases {
@@ -162,7 +175,7 @@ fn probe(bin: &Path, generator: &Path, dir: &Path) -> Result<()> {
         chosen.extend(newest.map(|(case, _)| (pair, case)));
     }
     let names: Vec<String> = chosen.values().map(|case| case.to_string()).collect();
-    let here = suite::hip_test(bin, &single, &names, &[])?;
+    let here = suite::hip_test(bin, &single, &names, &[], None)?;
     let (mut shared, mut differ, mut wrong) = (BTreeSet::new(), BTreeSet::new(), vec![]);
     for (&pair, &case) in &chosen {
         let reason = here[case]["reason"].as_str().unwrap_or_default();
@@ -197,8 +210,8 @@ fn probe(bin: &Path, generator: &Path, dir: &Path) -> Result<()> {
     Ok(std::fs::write(peer_list(), lines)?)
 }
 
-/// Has the models made, by several processes at once.
-fn make(generator: &Path, dir: &Path, args: &Args, parts: usize) -> Result<Vec<Made>> {
+/// Has the models made, by several processes at once; a line of each.
+fn make(generator: &Path, dir: &Path, args: &Args, parts: usize) -> Result<String> {
     let start = |part: usize| {
         let mut c = Command::new(generator);
         let count = args.count / parts + usize::from(part < args.count % parts);
@@ -210,34 +223,35 @@ fn make(generator: &Path, dir: &Path, args: &Args, parts: usize) -> Result<Vec<M
         let running: Vec<_> = (0..parts).map(|part| s.spawn(move || start(part))).collect();
         running.into_iter().map(|t| t.join().expect("no thread panicked")).collect()
     });
+    outs.into_iter().collect()
+}
+
+fn read_made(lines: &str) -> Result<Vec<Made>> {
     let mut made = vec![];
-    for out in outs {
-        for line in out?.lines() {
-            let v: Value = serde_json::from_str(line)?;
-            let pairs = v["pairs"].as_array().into_iter().flatten().filter_map(|p| Some(p.as_str()?.to_string()));
-            made.push(Made {
-                case: v["case"].as_str().context("a model without a name")?.into(),
-                pairs: pairs.collect(),
-                shared: v["shared"] == true,
-            });
-        }
+    for line in lines.lines() {
+        let v: Value = serde_json::from_str(line)?;
+        let pairs = v["pairs"].as_array().into_iter().flatten().filter_map(|p| Some(p.as_str()?.to_string()));
+        made.push(Made {
+            case: v["case"].as_str().context("a model without a name")?.into(),
+            pairs: pairs.collect(),
+            shared: v["shared"] == true,
+        });
     }
     Ok(made)
 }
 
 /// Runs onnxruntime on cases of a folder.
-fn peer_outputs(dir: &Path, names: &[String]) -> Result<BTreeMap<String, Value>> {
+fn peer_outputs(dir: &Path, names: &[String], log: Option<&Path>) -> Result<BTreeMap<String, Value>> {
     let python: PathBuf = std::path::absolute(setup::python()?)?;
     let program = || {
         let mut c = Command::new(&python);
         c.arg(sh::root().join("xtask/py/peer_outputs.py")).arg(dir);
         c
     };
-    suite::run(&program, names)
+    suite::run(&program, names, log)
 }
 
 fn report(
-    args: &Args,
     dir: &Path,
     all: &[String],
     shared: &BTreeSet<String>,
@@ -292,7 +306,7 @@ fn report(
         bail!("fewer than {SHARED} % of the models ran in onnxruntime");
     }
     let seldom: Vec<&str> = all.iter().filter(|p| times(p) < FULL.1).map(String::as_str).collect();
-    if args.count >= FULL.0 && !seldom.is_empty() {
+    if t.n >= FULL.0 && !seldom.is_empty() {
         bail!("{} rows with an element type came in fewer than {} models: {}", seldom.len(), FULL.1, seldom.join(", "));
     }
     Ok(())
@@ -303,7 +317,7 @@ fn sabotage(bin: &Path, dir: &Path, results: &BTreeMap<String, Value>) -> Result
     let names: Vec<String> = results.iter().filter(|(_, r)| r["outcome"] == "pass").map(|(n, _)| n.clone()).collect();
     let mut tally = Tally::default();
     for kind in suite::SABOTAGES {
-        for (name, r) in suite::hip_test(bin, dir, &names, &["--sabotage", kind])? {
+        for (name, r) in suite::hip_test(bin, dir, &names, &["--sabotage", kind], None)? {
             match r["outcome"].as_str() {
                 Some("none") => tally.none(kind, &name),
                 outcome => tally.made(kind, &name, r["reason"].as_str().unwrap_or(""), outcome != Some("pass")),

@@ -46,7 +46,7 @@ pub(super) fn expand_unbounded(x: &mut Expansion) -> Result<Vec<Value>> {
         );
         return Err(e.help("give the loop a greatest trip count"));
     }
-    let counting = copy(x.module_mut(), body);
+    let counting = x.module_mut().copy_region(body);
     // The count is carried behind the other values: 0, then the number of the iteration and 1.
     let g = &mut x.module_mut().graphs[counting];
     let count = g.add_input(crate::Type::tensor(DType::I64, []), "");
@@ -69,17 +69,6 @@ pub(super) fn expand_unbounded(x: &mut Expansion) -> Result<Vec<Value>> {
     let first = x.add_loop(counting, (trips, cond), &counted, &captured, counted.len());
     let n = first[carried.len()];
     Ok(x.add_loop(body, (Some(n), cond), &carried, &captured, node.outs.len()))
-}
-
-/// A graph again, with the bodies in it.
-fn copy(m: &mut Module<Onnx>, r: RegionId) -> RegionId {
-    let mut g = m.graphs[r].clone();
-    for &n in &g.order {
-        for body in &mut g.nodes[n].regions {
-            *body = copy(m, *body);
-        }
-    }
-    m.graphs.push(g)
 }
 
 /// Whether a graph draws random numbers.

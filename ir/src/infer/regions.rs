@@ -2,10 +2,11 @@
 
 use super::State;
 use crate::consts::Const;
-use crate::graph::{Node, NodeData, Onnx, RegionId, Value};
+use crate::graph::{Guard, Node, NodeData, Onnx, RegionId, Rel, Value};
 use crate::ty::{Shape, TensorType, Type};
+use std::collections::BTreeMap;
 use tensor::dims::{Origin, Proof};
-use tensor::{DType, Diagnostic, DimId, ErrorKind, Result, Tensor};
+use tensor::{DType, Diagnostic, DimId, ErrorKind, Result, SymId, Tensor};
 
 impl State<'_> {
     /// A node with bodies.
@@ -87,18 +88,28 @@ impl State<'_> {
     }
 
     fn branch(&mut self, r: RegionId, n: Node, node: &NodeData<Onnx>) -> Result<()> {
-        let taken = node.ins.first().copied().flatten().and_then(|v| self.truth(r, v));
-        // A later visit, of a loop whose values turned out to change, may know less.
-        match taken {
-            Some(t) => drop(self.taken.insert((r, n), t)),
-            None => drop(self.taken.remove(&(r, n))),
-        }
+        let cond = node.ins.first().copied().flatten();
+        let mut taken = cond.and_then(|v| self.truth(r, v));
+        self.guards.remove(&(r, n));
+        self.conditions.remove(&(r, n));
         let bodies: Vec<RegionId> = node.regions.to_vec();
         for (i, &b) in bodies.iter().enumerate() {
             self.seed_captures(r, node, b)?;
             // The branch never taken need not be right.
-            if taken.is_none_or(|t| t == (i == 0)) {
-                self.region(b)?;
+            if taken.is_none_or(|t| t == (i == 0))
+                && let Err(e) = self.region(b)
+            {
+                // One that is wrong for every input must never be taken, which the inputs' extents must decide: the node goes.
+                let wrong = matches!(e.kind(), ErrorKind::Shape | ErrorKind::Type | ErrorKind::Argument);
+                let Some(v) = cond.filter(|_| wrong && taken.is_none()) else { return Err(e) };
+                let cond = self.condition(r, n, v)?.filter(|&d| self.m.dims.is_at_entry(d));
+                let Some(cond) = cond else { return Err(e) };
+                let (other, never) = (i != 0, ["then", "else"][i.min(1)]);
+                taken = Some(other);
+                let rhs = self.m.dims.constant(i64::from(other));
+                let why = format!("If: the {never} branch must not be taken, it is wrong ({})", e.message());
+                let guard = Guard { lhs: cond, rel: Rel::Eq, rhs, why, node: node.origin.to_string() };
+                self.guards.insert((r, n), vec![guard]);
             }
             if self.m.graphs[b].outputs.len() != node.outs.len() {
                 let (have, want) = (self.m.graphs[b].outputs.len(), node.outs.len());
@@ -107,6 +118,17 @@ impl State<'_> {
                     format!("If has {want} results but a branch has {have}"),
                 ));
             }
+        }
+        // A later visit, of a loop whose values turned out to change, may know less.
+        match taken {
+            Some(t) => drop(self.taken.insert((r, n), t)),
+            None => drop(self.taken.remove(&(r, n))),
+        }
+        if let Some(v) = cond.filter(|_| taken.is_none() && bodies.iter().any(|&b| !self.collect_guards(b).is_empty()))
+        {
+            // What a branch demands holds where it is taken.
+            let known = self.condition(r, n, v)?;
+            self.conditions.extend(known.map(|d| ((r, n), d)));
         }
         for (i, &out) in node.outs.iter().enumerate() {
             let results = bodies.iter().enumerate().filter(|(k, _)| taken.is_none_or(|t| t == (*k == 0)));
@@ -293,11 +315,13 @@ impl State<'_> {
                 break;
             }
         }
+        let steady = self.steady_extents(r, &initial, body, &params[2..], &results[1..]);
         for k in 0..n_carried {
             let pairs = [(r, initial[k]), (body, results[1 + k])];
             let out = node.outs[k];
             let a = self.ty(r, initial[k]).clone();
-            let b = self.outward(r, out, body, self.ty(body, results[1 + k]).clone());
+            let b = self.substituted(self.ty(body, results[1 + k]).clone(), &steady);
+            let b = self.outward(r, out, body, b);
             let ty = self.join(r, out, a, b)?;
             self.m.graphs[r].values[out].ty = ty;
             let both: Vec<Option<&Shape>> = pairs.iter().map(|k| self.values.get(k)).collect();
@@ -309,7 +333,7 @@ impl State<'_> {
         }
         for (k, &out) in node.outs.iter().enumerate().skip(n_carried) {
             let trips = self.trips(r, node, body, out);
-            match self.ty(body, results[1 + k]).clone() {
+            match self.substituted(self.ty(body, results[1 + k]).clone(), &steady) {
                 Type::Tensor(TensorType { dtype, shape: Some(s) }) => {
                     let rest = s
                         .iter()
@@ -322,6 +346,37 @@ impl State<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Extents of carried values that a body gives back as it got them, and what they are: those of the initial values.
+    fn steady_extents(
+        &self,
+        r: RegionId,
+        initial: &[Value],
+        body: RegionId,
+        params: &[Value],
+        results: &[Value],
+    ) -> BTreeMap<SymId, DimId> {
+        // `None` for an extent that changes, or of which two values know different things.
+        let mut all: BTreeMap<SymId, Option<DimId>> = BTreeMap::new();
+        for ((&v, &p), &out) in initial.iter().zip(params).zip(results) {
+            let (first, inside, next) = (self.ty(r, v).shape(), self.ty(body, p).shape(), self.ty(body, out).shape());
+            let (Some(first), Some(inside), Some(next)) = (first, inside, next) else { continue };
+            for ((&first, &inside), &next) in first.iter().zip(inside).zip(next) {
+                if let Some(s) = self.m.dims.as_symbol(inside).filter(|_| self.is_local(body, inside)) {
+                    let value = (inside == next).then_some(first);
+                    all.entry(s).and_modify(|known| *known = known.filter(|_| *known == value)).or_insert(value);
+                }
+            }
+        }
+        all.into_iter().filter_map(|(s, d)| Some((s, d?))).collect()
+    }
+
+    /// A type with other extents in place of symbols.
+    fn substituted(&mut self, ty: Type, extents: &BTreeMap<SymId, DimId>) -> Type {
+        let Type::Tensor(TensorType { dtype, shape: Some(s) }) = ty else { return ty };
+        let find = |s: SymId| extents.get(&s).copied();
+        Type::tensor(dtype, s.iter().map(|&d| self.m.dims.substitute(d, &find)).collect::<Vec<_>>())
     }
 
     /// How often a loop runs: the bound where only it ends the loop, else a symbol.

@@ -15,11 +15,11 @@ impl State<'_> {
         self.seed_captures(r, node, body)?;
         let params = self.m.graphs[body].inputs.clone();
         for (&v, &p) in scan.initial.iter().zip(&params) {
-            self.m.graphs[body].values[p].ty = without(self.ty(r, v), scan.batched.then_some(0));
+            self.m.graphs[body].values[p].ty = self.ty(r, v).without(scan.batched.then_some(0));
         }
         let mut trips = None;
         for (k, (&v, &p)) in scan.sequences.iter().zip(&params[scan.initial.len()..]).enumerate() {
-            let ty = without(self.ty(r, v), scan.batched.then_some(0));
+            let ty = self.ty(r, v).without(scan.batched.then_some(0));
             let axis = match ty.shape() {
                 Some(s) => Some(scan.input_axis(k, s.len())?),
                 None => None,
@@ -32,7 +32,7 @@ impl State<'_> {
                 return Err(Diagnostic::new(ErrorKind::Shape, text));
             }
             trips = trips.or(extent);
-            self.m.graphs[body].values[p].ty = without(&ty, axis);
+            self.m.graphs[body].values[p].ty = ty.without(axis);
         }
         self.region(body)?;
         let results = self.m.graphs[body].outputs.clone();
@@ -70,15 +70,5 @@ impl State<'_> {
         all.insert(scan.output_axis(k, all.len() + 1)?, trips);
         all.insert_many(0, batch);
         Ok(Type::tensor(dtype, all))
-    }
-}
-
-/// The type without an axis.
-fn without(ty: &Type, axis: Option<usize>) -> Type {
-    match (ty, axis) {
-        (Type::Tensor(TensorType { dtype, shape: Some(s) }), Some(axis)) if axis < s.len() => {
-            Type::tensor(*dtype, s.iter().enumerate().filter(|(i, _)| *i != axis).map(|(_, &d)| d))
-        }
-        _ => ty.clone(),
     }
 }

@@ -523,10 +523,12 @@ fn squeeze_infer(c: &mut InferCtx) -> Result<()> {
             gone
         }
         None => {
+            // Which extents are 1 decides the rank, so it must be known when compiled: an extent that may be 1 is taken not to be.
             let ones: Vec<Proof> = s.iter().map(|&d| c.dims.prove_eq(d, one)).collect();
-            if ones.contains(&Proof::Unknown) {
-                c.set_unranked(0, c.dtype(0)?);
-                return Ok(());
+            for (axis, &d) in s.iter().enumerate().filter(|(i, _)| ones[*i] == Proof::Unknown) {
+                let (above, below) = (c.dims.sub(d, one), c.dims.sub(one, d));
+                let away = c.dims.max(above, below);
+                c.require_le(one, away, &format!("Squeeze: without axes, axis {axis} must not have extent 1"));
             }
             (0..s.len()).filter(|&i| ones[i] == Proof::Yes).collect()
         }

@@ -1,0 +1,130 @@
+//! If and Loop: what depends on which branch is taken, and what iterations leave as it was.
+
+use super::kit::*;
+use hip_ep::{DType, DeviceKind, RunInputs, Tensor};
+
+fn number(v: i64) -> Tensor {
+    Tensor::from_i64(&[], &[v])
+}
+
+/// Inputs that a run must refuse, with these words.
+fn refuses(g: &G, inputs: &[Tensor], words: &str) {
+    let m = g.clone().compile();
+    let e = session(&m, DeviceKind::Cpu).collect(&RunInputs::in_order(inputs), &Default::default());
+    let e = e.map(|_| ()).expect_err(words).to_string();
+    assert!(e.contains(words), "{e}");
+}
+
+fn branches(then: G, other: G) -> Vec<hip_ep::tensor::onnx_pb::AttributeProto> {
+    vec![body("then_branch", then), body("else_branch", other)]
+}
+
+/// What one branch demands of the extents is not asked of runs that take the other.
+#[test]
+fn what_a_branch_demands_holds_where_it_is_taken() {
+    let sum = || graph().node("Add", &["x", "y"], &["s"]).output("s");
+    let negated = || graph().node("Neg", &["x"], &["n"]).output("n");
+    let g = |compare: &str, swapped: bool| {
+        let both = if swapped { branches(negated(), sum()) } else { branches(sum(), negated()) };
+        graph()
+            .input("x", DType::F32, &["n"])
+            .input("y", DType::F32, &["m"])
+            .input("rate", DType::I64, &[])
+            .weight("fast", &number(16_000))
+            .node(compare, &["rate", "fast"], &["c"])
+            .node_with("If", &["c"], &["z"], both)
+            .output("z")
+    };
+    let case = |n: usize, m: usize, rate: i64| vec![random(1, &[n]), random(2, &[m]), number(rate)];
+    for (compare, takes, leaves) in
+        [("Equal", 16_000, 8_000), ("Less", 1, 16_000), ("GreaterOrEqual", i64::MAX, i64::MIN)]
+    {
+        check(&g(compare, false), &[case(5, 5, takes), case(5, 5, leaves), case(5, 7, leaves), case(3, 1, leaves)]);
+        refuses(&g(compare, false), &case(5, 7, takes), "broadcast along axis 0");
+        check(&g(compare, true), &[case(5, 5, leaves), case(5, 7, takes)]);
+        refuses(&g(compare, true), &case(5, 7, leaves), "broadcast along axis 0");
+    }
+}
+
+/// A branch that is wrong whatever the input must not be taken; where it is not, the model runs.
+#[test]
+fn a_branch_that_is_wrong_is_never_taken() {
+    let squeezed = graph().ints("last", &[-1]).node("Squeeze", &["x", "last"], &["s"]).output("s");
+    // A matrix of rank 3 is no matrix for Gemm.
+    let same = graph().node("Identity", &["x"], &["i"]).output("i");
+    let g = graph()
+        .input("x", DType::F32, &["b", "4", "frames"])
+        .weight("w", &random(3, &[4, 2]))
+        .node("Shape", &["x"], &["shape"])
+        .weight("two", &number(2))
+        .weight("one", &number(1))
+        .node("Gather", &["shape", "two"], &["frames"])
+        .node("Equal", &["frames", "one"], &["single"])
+        .node_with("If", &["single"], &["r"], branches(squeezed, same))
+        .node("Gemm", &["r", "w"], &["y"])
+        .output("y");
+    check(&g, &[vec![random(1, &[3, 4, 1])], vec![random(1, &[1, 4, 1])], vec![random(1, &[0, 4, 1])]]);
+    refuses(&g, &[random(1, &[3, 4, 2])], "the else branch must not be taken");
+}
+
+/// Results of different ranks: what follows is computed for each.
+#[test]
+fn branches_may_give_different_ranks() {
+    let flat =
+        graph().ints("all", &[-1]).node("Reshape", &["x", "all"], &["f"]).node("Exp", &["x"], &["e"]).output("f");
+    let same = graph().node("Abs", &["x"], &["a"]).node("Neg", &["x"], &["e"]).output("a");
+    let g = graph()
+        .input("x", DType::F32, &["n", "m"])
+        .input("c", DType::Bool, &[])
+        .node_with("If", &["c"], &["r", "e"], branches(flat.output("e"), same.output("e")))
+        // Between the two uses of what the branches give.
+        .node("Tanh", &["e"], &["t"])
+        .node("Sigmoid", &["t"], &["t2"])
+        .node("Neg", &["r"], &["q"])
+        .ints("pair", &[-1, 1])
+        .node("Reshape", &["q", "pair"], &["column"])
+        .node("ReduceMean", &["q"], &["mean"])
+        .node("Add", &["mean", "t2"], &["z"])
+        .output("column")
+        .output("z")
+        .output("t");
+    let case = |n: usize, m: usize, c: bool| vec![random(1, &[n, m]), Tensor::from_bool(&[], &[c])];
+    check(&g, &[case(3, 4, true), case(3, 4, false), case(1, 1, true), case(0, 5, false)]);
+}
+
+/// Squeeze without axes drops what is always 1; an extent that might be must not.
+#[test]
+fn extents_that_may_be_one_are_not_squeezed() {
+    let g = graph()
+        .input("x", DType::F32, &["1", "n", "1", "3"])
+        .node("Squeeze", &["x"], &["s"])
+        .node("Neg", &["s"], &["y"])
+        .output("y");
+    check(&g, &[vec![random(1, &[1, 4, 1, 3])], vec![random(1, &[1, 0, 1, 3])]]);
+    refuses(&g, &[random(1, &[1, 1, 1, 3])], "without axes, axis 1 must not have extent 1");
+}
+
+/// An extent that a loop's body gives back as it got it is the first one, also of what the iterations give.
+#[test]
+fn loops_leave_extents_as_they_were() {
+    let step = graph()
+        .input("i", DType::I64, &[])
+        .input("go", DType::Bool, &[])
+        .input("v", DType::F32, &[])
+        .node("Identity", &["go"], &["on"])
+        .node("Add", &["v", "x"], &["sum"])
+        .node("Identity", &["sum"], &["kept"])
+        .output("on")
+        .output("sum")
+        .output("kept");
+    let g = graph()
+        .input("trips", DType::I64, &[])
+        .input("first", DType::F32, &["1"])
+        .input("x", DType::F32, &["n"])
+        .node_with("Loop", &["trips", "", "first"], &["last", "all"], vec![body("body", step)])
+        .output("last")
+        .output("all");
+    let case = |trips: i64, n: usize| vec![number(trips), random(1, &[1]), random(2, &[n])];
+    check(&g, &[case(3, 1), case(1, 1), case(0, 1)]);
+    refuses(&g, &case(2, 4), "broadcast along axis 0");
+}
