@@ -76,7 +76,7 @@ impl Info {
 /// for an extent that is negative for every input; `Limit` when extents overflow.
 pub fn infer(m: &mut Module<Onnx>) -> Result<Info> {
     let declared: Vec<(Value, Type)> = m.graph().outputs.iter().map(|&v| (v, m.graph().values[v].ty.clone())).collect();
-    let main = m.main;
+    let (main, n_consts) = (m.main, m.consts.len());
     let mut st = State {
         m,
         values: FxHashMap::default(),
@@ -103,6 +103,8 @@ pub fn infer(m: &mut Module<Onnx>) -> Result<Info> {
         }
     }
     st.check_declared(&declared)?;
+    // Folded on the way, for rules alone.
+    st.m.consts.truncate(n_consts);
     st.settle_conditions();
     let unknown = st.report_unknown();
     let guards = st.collect_guards(main);

@@ -1,6 +1,7 @@
 //! Scaled dot-product attention and what surrounds it, sums in f64.
 
 use crate::data::{broadcast_positions, f64s, from_f64s, ints};
+use crate::math;
 use tensor::{DType, Diagnostic, ErrorKind, Result, Tensor};
 
 /// Operands of [`attention`]. q, k and v are `[b, h, s, d]`, or `[b, s, h·d]` where [`Attention::heads`] says how many heads there are.
@@ -132,7 +133,7 @@ pub fn attention(x: &Operands, how: &Attention) -> Result<[Tensor; 4]> {
         let biased: Vec<f64> = capped.iter().zip(&bias).map(|(a, b)| a + b).collect();
         let soft = if bias.iter().all(|&b| b == f64::NEG_INFINITY) { vec![0.0; t] } else { softmax(&biased) };
         for c in 0..e {
-            y[at * e + c] = (0..t).filter(|&j| soft[j] != 0.0).map(|j| soft[j] * v.at([i, kv, j, c])).sum();
+            y[at * e + c] = math::sum((0..t).filter(|&j| soft[j] != 0.0).map(|j| soft[j] * v.at([i, kv, j, c])));
         }
         let show = [&raw, &capped, &biased, &soft][usize::try_from(how.shown).unwrap_or(0).min(3)];
         shown[at * t..(at + 1) * t].copy_from_slice(show);

@@ -1,6 +1,7 @@
 //! Losses over classes, sums in f64.
 
 use crate::data::{f64s, from_f64s, ints};
+use crate::math;
 use tensor::{DType, Diagnostic, ErrorKind, Result, Tensor};
 
 /// What becomes of the losses of all samples.
@@ -50,7 +51,7 @@ pub fn negative_log_likelihood(
         total += scale;
         losses.push(-v[((i / inner) * classes + c) * inner + i % inner] * scale);
     }
-    let sum: f64 = losses.iter().sum();
+    let sum = math::sum(losses.iter().copied());
     Ok(match reduction {
         Reduction::None => from_f64s(x.dtype(), samples, &losses),
         Reduction::Sum => from_f64s(x.dtype(), &[], &[sum]),

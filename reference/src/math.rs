@@ -2,6 +2,10 @@
 
 use std::cmp::Ordering;
 
+/// Σ v, of nothing 0. (`Iterator::sum` starts from -0, whose reciprocal is -∞.)
+pub fn sum(v: impl Iterator<Item = f64>) -> f64 {
+    v.fold(0.0, |a, b| a + b)
+}
 /// The greater, 0 above -0; NaN when either is: `maximum` of IEEE 754-2019.
 pub fn max(x: f64, y: f64) -> f64 {
     match x.partial_cmp(&y) {

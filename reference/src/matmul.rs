@@ -1,6 +1,6 @@
 //! Products of matrices, with what our fused ops do after them. Sums in f64, or in wrapping 64-bit integers.
 
-use crate::data::{broadcast_shape, expand, f64s, from_f64s};
+use crate::data::{broadcast_shape, expand, f64s, from_f64s, from_ints, ints};
 use crate::math;
 use tensor::{Diagnostic, ErrorKind, Result, Tensor};
 
@@ -170,19 +170,18 @@ pub fn gemm(a: &Tensor, b: &Tensor, c: Option<&Tensor>, trans: (bool, bool), alp
     let a2 = if trans.0 { swapped(a)? } else { a.clone() };
     let b2 = if trans.1 { swapped(b)? } else { b.clone() };
     if !a.dtype().is_float() {
-        let (shape, mut v) = int_product(&a2, &b2)?;
+        let (shape, v) = int_product(&a2, &b2)?;
         c.map_or(Ok(()), |c| broadcasts_to(c, &shape))?;
         let c = c.map(|c| crate::movement::expand(c, &shape)).transpose()?;
-        let cv = c.map(|c| c.to_i64_vec());
-        for (i, x) in v.iter_mut().enumerate() {
-            let y = cv.as_ref().map_or(0, |c| c[i]);
-            *x = if alpha == 1.0 && beta == 1.0 {
-                x.wrapping_add(y)
-            } else {
-                (alpha * *x as f64 + beta * y as f64) as i64
-            };
-        }
-        return Ok(Tensor::from_i64_as(a.dtype(), &shape, &v));
+        // The product wraps in its type before it is scaled.
+        let product = ints(&Tensor::from_i64_as(a.dtype(), &shape, &v));
+        let added = c.map_or(vec![0; product.len()], |c| ints(&c));
+        let scaled = |(x, y): (&i128, &i128)| match (alpha, beta) {
+            (1.0, 1.0) => x + y,
+            _ => (alpha * *x as f64 + beta * *y as f64) as i128,
+        };
+        let v: Vec<i128> = product.iter().zip(&added).map(scaled).collect();
+        return Ok(from_ints(a.dtype(), &shape, &v));
     }
     let (shape, mut v) = product(&a2, &b2)?;
     v.iter_mut().for_each(|x| *x *= alpha);

@@ -70,22 +70,22 @@ pub fn mark_axes(rank: usize, axes: &[i64]) -> Vec<bool> {
 fn reduce_floats(kind: Reduce, x: &[f64], at: impl Iterator<Item = usize> + Clone) -> f64 {
     let v = at.map(|i| x[i]);
     match kind {
-        Reduce::Sum => v.sum(),
+        Reduce::Sum => math::sum(v),
         Reduce::Mean => {
             let n = v.clone().count() as f64;
-            v.sum::<f64>() / n
+            math::sum(v) / n
         }
         Reduce::Max => v.fold(f64::NEG_INFINITY, math::max),
         Reduce::Min => v.fold(f64::INFINITY, math::min),
         Reduce::Prod => v.product(),
-        Reduce::SumSquare => v.map(|x| x * x).sum(),
-        Reduce::L1 => v.map(f64::abs).sum(),
-        Reduce::L2 => v.map(|x| x * x).sum::<f64>().sqrt(),
-        Reduce::LogSum => v.sum::<f64>().ln(),
+        Reduce::SumSquare => math::sum(v.map(|x| x * x)),
+        Reduce::L1 => math::sum(v.map(f64::abs)),
+        Reduce::L2 => math::sum(v.map(|x| x * x)).sqrt(),
+        Reduce::LogSum => math::sum(v).ln(),
         Reduce::LogSumExp => {
             let m = v.clone().fold(f64::NEG_INFINITY, math::max);
             let m = if m.is_infinite() { 0.0 } else { m };
-            v.map(|x| (x - m).exp()).sum::<f64>().ln() + m
+            math::sum(v.map(|x| (x - m).exp())).ln() + m
         }
     }
 }

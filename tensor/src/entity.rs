@@ -65,6 +65,10 @@ impl<K: Entity, V> PrimaryMap<K, V> {
         self.elems.push(v);
         k
     }
+    /// Forgets all but the first `n`.
+    pub fn truncate(&mut self, n: usize) {
+        self.elems.truncate(n);
+    }
     /// How many.
     pub fn len(&self) -> usize {
         self.elems.len()

@@ -128,3 +128,30 @@ fn loops_leave_extents_as_they_were() {
     check(&g, &[case(3, 1), case(1, 1), case(0, 1)]);
     refuses(&g, &case(2, 4), "broadcast along axis 0");
 }
+
+/// What a loop's body demands is not asked of runs in which it never runs.
+#[test]
+fn what_a_body_demands_holds_where_it_runs() {
+    let step = graph()
+        .input("i", DType::I64, &[])
+        .input("go", DType::Bool, &[])
+        .input("v", DType::F32, &[])
+        .node("Identity", &["go"], &["on"])
+        .node("Add", &["v", "x"], &["sum"])
+        .output("on")
+        .output("sum");
+    let g = graph()
+        .input("first", DType::F32, &["m"])
+        .input("x", DType::F32, &["n"])
+        .input("trips", DType::I64, &[])
+        .node_with("Loop", &["trips", "", "first"], &["last"], vec![body("body", step)])
+        .node("Det", &["square"], &["d"])
+        .input("square", DType::F32, &["k", "k"])
+        .output("last")
+        .output("d");
+    let case = |m: usize, n: usize, trips: i64, k: usize| {
+        vec![random(1, &[m]), random(2, &[n]), number(trips), random(3, &[k, k])]
+    };
+    check(&g, &[case(3, 3, 2, 2), case(3, 4, 0, 3), case(2, 5, -1, 0)]);
+    refuses(&g, &case(3, 4, 1, 2), "broadcast along axis 0");
+}

@@ -323,3 +323,46 @@ fn inputs_may_have_defaults() {
         assert!(e.contains("missing input \"x\"") && !e.contains("\"w\""), "{e}");
     }
 }
+
+/// An index that wraps at a power of two stays within the operand, however the loops around it are made vectors.
+#[test]
+fn remainders_wrap_within_vectors() {
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
+        for (rows, columns) in [(16, 4), (4, 16), (2, 32), (32, 2), (8, 8)] {
+            let g = graph()
+                .input("x", dtype, &["16"])
+                .ints("times", &[4])
+                .node("Tile", &["x", "times"], &["t"])
+                .ints("shape", &[rows, columns])
+                .node("Reshape", &["t", "shape"], &["r"])
+                .node_with("ReduceL1", &["r"], &["y"], vec![int("keepdims", 0)])
+                .node("ReduceMax", &["r"], &["z"])
+                .output("y")
+                .output("z");
+            let x = random(5, &[16]);
+            check(&g, &[vec![Tensor::from_f64_as(dtype, &[16], &x.to_f64_vec())]]);
+        }
+    }
+}
+
+/// Squares leave the range of f32 above and below where their root does not.
+#[test]
+fn squares_may_leave_the_range() {
+    let g = graph()
+        .input("x", DType::F32, &["2", "n"])
+        .node_with("ReduceL2", &["x"], &["norm"], vec![ints("axes", &[1])])
+        .node("LpNormalization", &["x"], &["unit"])
+        .output("norm")
+        .output("unit");
+    let row = |scale: f32| [3.0 * scale, -4.0 * scale];
+    let m = g.compile();
+    let s = session(&m, DeviceKind::Cpu);
+    for scale in [1e30, 1e-30] {
+        let x = Tensor::from_f32(&[2, 2], &[row(scale), row(-scale)].concat());
+        let got = run(&s, &[x]);
+        let relative = got[0].to_f64_vec().into_iter().map(|v| v / f64::from(scale));
+        assert!(relative.clone().all(|v| (v - 5.0).abs() < 1e-5), "{:?}", got[0].to_f64_vec());
+        let unit = got[1].to_f64_vec();
+        assert!(unit.iter().zip([0.6, -0.8, -0.6, 0.8]).all(|(v, w)| (v - w).abs() < 1e-6), "{unit:?}");
+    }
+}

@@ -1,7 +1,7 @@
 //! The loops of a kernel around the values of its nest: rows of the last outer axis, or points with loops over `inner`.
 
 use crate::emit::I;
-use crate::nest::parallel;
+use crate::nest::parallel::{self, Marks};
 use crate::nest::reduce::{combine, identity, is_arg};
 use crate::nest::terms::{Level, Order, access_terms, load, needed, stride};
 use crate::nest::values::{Reduced, Values};
@@ -186,7 +186,8 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         let p1 = e.add(pv, e.sub(stop, cv));
         let idx1 = self.advance(&iv, fixed)?;
         let back = e.here();
-        e.cond_br(e.icmp(IP::SLT, p1, self.end), head, exit);
+        let latch = e.cond_br(e.icmp(IP::SLT, p1, self.end), head, exit);
+        Marks { group: None, scalar: self.v.wraps(ROW) }.put(e, latch);
         p.add_incoming(&[(&self.begin, from), (&p1, back)]);
         c.add_incoming(&[(&first_col, from), (&e.c64(0), back)]);
         for (k, x) in idx.iter().enumerate() {
@@ -210,7 +211,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
     }
 
     fn vector_loop(&mut self, from: I<'c>, to: I<'c>, stores: &[&'e (Access, ExprId)], axis: Option<usize>) -> Why<()> {
-        self.looped(from, to, &[], self.independent(stores, POINT), |k, i, _| {
+        self.looped((from, to), POINT, &[], self.independent(stores, POINT), |k, i, _| {
             if let Some(a) = axis {
                 k.v.outer[a] = Some(i);
             }
@@ -291,7 +292,8 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         let p1 = e.nsw_add(pv, e.c64(1));
         let idx1 = self.advance(&iv, &nest.outer)?;
         let back = e.here();
-        e.cond_br(e.icmp(IP::SLT, p1, self.end), head, exit);
+        let latch = e.cond_br(e.icmp(IP::SLT, p1, self.end), head, exit);
+        Marks { group: None, scalar: self.v.wraps(POINT) }.put(e, latch);
         p.add_incoming(&[(&self.begin, from), (&p1, back)]);
         for (k, x) in idx.iter().enumerate() {
             x.add_incoming(&[(&idx0[k], from), (&idx1[k], back)]);
@@ -327,17 +329,19 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         }
         let n = self.v.dim(self.v.nest.inner[k])?;
         let last = k + 1 == self.v.nest.inner.len();
-        self.looped(self.v.e.c64(0), n, &carried, if last { group } else { None }, |g, i, acc| {
+        let range = (self.v.e.c64(0), n);
+        self.looped(range, POINT + 1 + k, &carried, if last { group } else { None }, |g, i, acc| {
             g.v.inner[k] = Some(i);
             g.inner_loops(k + 1, acc.to_vec(), group, body)
         })
     }
 
-    /// A loop `from..to` (not empty) with carried values; values and addresses made inside are forgotten afterwards.
+    /// A loop over a range (not empty) with carried values, whose index is fixed at `level`; values and addresses made inside are
+    /// forgotten afterwards.
     pub fn looped(
         &mut self,
-        from: I<'c>,
-        to: I<'c>,
+        (from, to): (I<'c>, I<'c>),
+        level: Level,
         carried: &[Val<'c>],
         group: Option<MetadataValue<'c>>,
         body: impl FnOnce(&mut Self, I<'c>, &[Val<'c>]) -> Why<Vec<Val<'c>>>,
@@ -357,9 +361,7 @@ impl<'e, 'a, 'c> Kernel<'e, 'a, 'c> {
         let next = e.nsw_add(iv, e.c64(1));
         let (back, after) = (e.here(), e.block("done"));
         let latch = e.cond_br(e.icmp(IP::SLT, next, to), head, after);
-        if let Some(g) = group {
-            parallel::mark_loop(e, latch, g);
-        }
+        Marks { group, scalar: self.v.wraps(level) }.put(e, latch);
         i.add_incoming(&[(&from, pre), (&next, back)]);
         for ((p, start), end) in phis.iter().zip(carried).zip(&out) {
             p.add_incoming(&[(start as &dyn BasicValue<'c>, pre), (end as &dyn BasicValue<'c>, back)]);

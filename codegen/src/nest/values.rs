@@ -6,7 +6,7 @@ use crate::emit::{Em, I};
 use crate::nest::terms::{Level, Order, Site, access_exprs, access_terms, load, needed_given};
 use crate::scalar::{self, Val, Why, value_type};
 use inkwell::values::{BasicValue, InstructionValue, MetadataValue, PointerValue};
-use ir::nest::{Access, Axis, Expr, ExprId, Nest, Term};
+use ir::nest::{Access, Axis, BinOp, Expr, ExprId, Nest, Term};
 use rustc_hash::FxHashMap;
 use tensor::{DType, DimId, Entity};
 
@@ -105,6 +105,23 @@ impl<'e, 'a, 'c> Values<'e, 'a, 'c> {
     /// The address of an operand's first element.
     pub fn buffer(&self, operand: u16) -> PointerValue<'c> {
         self.bufs[usize::from(operand)]
+    }
+    /// Whether a remainder of a power of two varies in loops at `level` or deeper. LLVM 19 follows such an index as a number of so many
+    /// bits and forgets that it wraps: the vectoriser then takes what lies behind the last element for neighbors (SCEV's zext of a
+    /// truncated recurrence, in groups of interleaved accesses).
+    pub fn wraps(&self, level: Level) -> bool {
+        let power = |x: ExprId| match self.nest.get(x) {
+            Expr::Int(n, _) => Some(*n),
+            Expr::Dim(d) => self.dims.get(d).and_then(|v| v.get_sign_extended_constant()),
+            _ => None,
+        };
+        let wraps = |x: &Expr| match x {
+            Expr::Binary(BinOp::Rem | BinOp::Mod, _, by) => {
+                power(*by).is_some_and(|n| n.unsigned_abs().is_power_of_two() && n.unsigned_abs() > 1)
+            }
+            _ => false,
+        };
+        self.nest.exprs.iter().zip(&self.levels).any(|(x, l)| *l >= level && wraps(x))
     }
     /// What the current phase uses.
     pub fn needed(&self) -> &[ExprId] {

@@ -123,7 +123,7 @@ impl<'c> Kernel<'_, '_, 'c> {
         group: Option<MetadataValue<'c>>,
         body: &mut dyn FnMut(&mut Self) -> Why<()>,
     ) -> Why<()> {
-        self.looped(from, to, &[], group, |k, i, _| {
+        self.looped((from, to), self.shape.point(self.v.nest), &[], group, |k, i, _| {
             k.v.outer[axis] = Some(i);
             body(k)?;
             Ok(vec![])

@@ -69,7 +69,7 @@ impl State<'_> {
     }
 
     /// The only element of an integer tensor.
-    fn element(&mut self, r: RegionId, user: Node, v: Value) -> Result<Option<DimId>> {
+    pub(super) fn element(&mut self, r: RegionId, user: Node, v: Value) -> Result<Option<DimId>> {
         if !matches!(self.ty(r, v), Type::Tensor(t) if matches!(t.dtype, DType::I64 | DType::I32)) {
             return Ok(None);
         }
@@ -136,14 +136,26 @@ impl State<'_> {
         Some((cut(a), cut(b)))
     }
 
-    /// Guards of a region and of the bodies in it that may run, in order. Those of a branch hold where it is taken, as far as its condition is
-    /// known as a dim; others hold always.
+    /// 1 where the trip count of a loop lets it run at all, else 0, when that is known as a dim.
+    fn runs(&mut self, r: RegionId, n: Node) -> Option<DimId> {
+        let node = &self.m.graphs[r].nodes[n];
+        let trips = match self.m.registry[node.op].name {
+            "Loop" => node.ins.first().copied().flatten()?,
+            _ => return None,
+        };
+        let trips = *self.values.get(&(r, trips))?.first()?;
+        let zero = self.m.dims.constant(0);
+        self.is_below(zero, trips)
+    }
+
+    /// Guards of a region and of the bodies in it that may run, in order. Those of a branch hold where it is taken, those of a loop's body
+    /// where it runs, as far as that is known as a dim; others hold always.
     pub(super) fn collect_guards(&mut self, r: RegionId) -> Vec<Guard> {
         let mut out = Vec::new();
         for n in self.m.graphs[r].order.clone() {
             out.extend(self.guards.get(&(r, n)).into_iter().flatten().cloned());
             let taken = self.taken.get(&(r, n)).copied();
-            let condition = self.conditions.get(&(r, n)).copied();
+            let condition = self.conditions.get(&(r, n)).copied().or_else(|| self.runs(r, n));
             for (i, body) in self.m.graphs[r].nodes[n].regions.clone().into_iter().enumerate() {
                 if taken.is_some_and(|t| t != (i == 0)) {
                     continue;

@@ -9,18 +9,22 @@ use tensor::{DType, DimId, Tensor};
 impl State<'_> {
     /// Computes the results of a node whose operands are small constants, where the result is a small tensor of integers or bools.
     /// Shape values of rank 1 come from the rules; this is for what no rule follows.
+    /// What an earlier visit computed counts no more: in a loop, operands may have turned out to change.
     pub(super) fn fold(&mut self, r: RegionId, n: Node) {
         let outs = self.m.graphs[r].nodes[n].outs.clone();
-        let known = |st: &Self, v: Value| st.values.contains_key(&(r, v)) || st.konst.contains_key(&(r, v));
-        if !outs.iter().all(|&v| known(self, v)) && outs.iter().all(|&v| self.is_small(r, v)) {
-            for (&v, t) in outs.iter().zip(self.computed(r, n).unwrap_or_default()) {
-                if self.ty(r, v).dtype() == Some(t.dtype()) && t.n_elems() <= MAX_SHAPE_VALUES {
-                    let c = self.m.consts.push(Const::from_tensor("", &t));
-                    self.konst.insert((r, v), c);
-                }
+        for &v in &outs {
+            self.konst.remove(&(r, v));
+        }
+        if outs.iter().all(|&v| self.values.contains_key(&(r, v)) || !self.is_small(r, v)) {
+            return;
+        }
+        for (&v, t) in outs.iter().zip(self.computed(r, n).unwrap_or_default()) {
+            if self.ty(r, v).dtype() == Some(t.dtype()) && self.is_small(r, v) {
+                let c = self.m.consts.push(Const::from_tensor("", &t));
+                self.konst.insert((r, v), c);
+                self.load_const(r, v);
             }
         }
-        outs.iter().for_each(|&v| self.load_const(r, v));
     }
 
     /// The results of a node whose operands are small constants.

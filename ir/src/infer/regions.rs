@@ -16,7 +16,7 @@ impl State<'_> {
         self.parent.extend(node.regions.iter().map(|&b| (b, r)));
         match self.m.registry[node.op].name {
             "If" => self.branch(r, n, &node),
-            "Loop" => self.loop_(r, &node),
+            "Loop" => self.loop_(r, n, &node),
             "Scan" => self.scan(r, &node),
             other => Err(Diagnostic::new(ErrorKind::Unsupported, format!("bodies of {other} are not supported"))),
         }
@@ -44,8 +44,9 @@ impl State<'_> {
     fn seed(&mut self, r: RegionId, v: Value, body: RegionId, p: Value) {
         self.m.graphs[body].values[p].ty = self.ty(r, v).clone();
         self.copy_values(r, v, body, p);
-        if let Some(c) = self.konst_of(r, v) {
-            self.konst.insert((body, p), c);
+        match self.konst_of(r, v) {
+            Some(c) => drop(self.konst.insert((body, p), c)),
+            None => drop(self.konst.remove(&(body, p))),
         }
     }
 
@@ -251,7 +252,7 @@ impl State<'_> {
 
     /// Loop: operands `M?, cond?, initial…, captures…`; parameters `i, cond, carried…, captures…`; results of the body
     /// `cond, carried…, scanned…`; results of the node `carried…, scanned…`.
-    fn loop_(&mut self, r: RegionId, node: &NodeData<Onnx>) -> Result<()> {
+    fn loop_(&mut self, r: RegionId, n: Node, node: &NodeData<Onnx>) -> Result<()> {
         let Some(&body) = node.regions.first() else {
             return Err(Diagnostic::new(ErrorKind::Malformed, "Loop has no body"));
         };
@@ -314,6 +315,10 @@ impl State<'_> {
             if !changed {
                 break;
             }
+        }
+        if let Some(trips) = node.ins[0].filter(|_| !self.collect_guards(body).is_empty()) {
+            // What the body demands holds where it runs.
+            self.element(r, n, trips)?;
         }
         let steady = self.steady_extents(r, &initial, body, &params[2..], &results[1..]);
         for k in 0..n_carried {

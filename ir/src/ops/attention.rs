@@ -283,7 +283,7 @@ fn scores(x: &mut Expansion, o: &Options, dtype: DType, q: Value, k: Value) -> R
         (None, Some(d)) => x.scalar(dtype, (d as f64).powf(-0.25)),
         (None, None) => {
             let d = x.extent(q, 3);
-            let mut y = x.cast(d, F32);
+            let mut y = x.cast(d, if dtype == F64 { F64 } else { F32 });
             for op in ["Sqrt", "Sqrt", "Reciprocal"] {
                 y = x.op(op, &[y], &[]);
             }

@@ -237,10 +237,11 @@ fn expand_einsum(x: &mut Expansion) -> Result<Vec<Value>> {
     let eq = Equation::read(&text, &ranks)
         .map_err(|e| Diagnostic::new(ErrorKind::Shape, format!("Einsum {text:?}: {e}")))?;
     let dtype = types.first().map_or(F32, |t| t.0);
-    // Products and sums of narrow integers wrap alike in 32 bits.
+    // Products and sums of narrow integers wrap alike in 32 bits; floats of 16 bits are rounded once, not after each product.
     let wide = match dtype {
         I8 | I16 => I32,
         U8 | U16 => U32,
+        DType::F16 | DType::BF16 if operands.len() > 2 => F32,
         d => d,
     };
     let is_one = |x: &Expansion, i: usize, a: usize| x.as_const(types[i].1[a]) == Some(1);

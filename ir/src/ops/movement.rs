@@ -4,7 +4,7 @@ use super::extents::{choose, clamp, is_axis, slice_axis, slice_dims};
 use super::loops::{Builder, outer};
 use super::row::{ANY, MOVES, PLAIN, ROW};
 use super::run_axes::{RunAxes, stay_small};
-use super::shape::extents;
+use super::shape::{distinct_axes, extents};
 use crate::lowering::{Candidate, NodeCtx, Part, Plan, Refusal, ViewOp};
 use crate::nest::{BinOp, Coord, ExprId, Nest};
 use crate::op::{AttrKind, InferCtx, OpDef, RefCtx, attr, opt, req, var};
@@ -558,9 +558,9 @@ fn slice_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
     let ends = list(2, 1).unwrap_or_default();
     let axes = list(3, 2).unwrap_or_else(|| (0..starts.len() as i64).collect());
     let steps = list(4, 3).unwrap_or_else(|| vec![1; starts.len()]);
-    let axes: Vec<usize> = axes.into_iter().map(|a| checked_axis(a, x.shape().len())).collect();
-    if axes.iter().any(|&a| a >= x.shape().len()) || ends.len() != starts.len() || steps.len() != starts.len() {
-        return Err(Diagnostic::new(ErrorKind::Shape, "Slice: lists of different lengths or axes out of range"));
+    let axes = distinct_axes(c.def, &axes, x.shape().len())?;
+    if ends.len() != starts.len() || steps.len() != starts.len() {
+        return Err(Diagnostic::new(ErrorKind::Shape, "Slice: lists of different lengths"));
     }
     Ok(vec![movement::slice(x, &axes, &starts, &ends, &steps)?])
 }
@@ -680,9 +680,8 @@ fn pad_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
     let pads = c.opt(1).map(|t| t.to_i64_vec()).or_else(|| c.attrs.ints(1).map(|p| p.to_vec())).unwrap_or_default();
     let axes = c.opt(3).map(|t| t.to_i64_vec()).unwrap_or_else(|| (0..rank as i64).collect());
     let (mut begin, mut end) = (vec![0; rank], vec![0; rank]);
-    for (k, &a) in axes.iter().enumerate() {
-        let a = checked_axis(a, rank);
-        let (Some(&p), Some(&q), true) = (pads.get(k), pads.get(k + axes.len()), a < rank) else {
+    for (k, a) in distinct_axes(c.def, &axes, rank)?.into_iter().enumerate() {
+        let (Some(&p), Some(&q)) = (pads.get(k), pads.get(k + axes.len())) else {
             return Err(Diagnostic::new(ErrorKind::Shape, format!("Pad: {} pads for {} axes", pads.len(), axes.len())));
         };
         (begin[a], end[a]) = (p, q);

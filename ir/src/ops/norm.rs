@@ -133,6 +133,9 @@ fn rms_norm_lower(c: &mut NodeCtx) -> Plan<Nest> {
     let marked: Vec<bool> = (0..x.shape.len()).map(|i| i >= axis).collect();
     let mut b = Builder::new(c, &x.shape, &marked)?;
     let v = b.load(c, 0)?;
+    // The result has the type of the scale, which may hold more digits than the data.
+    let wide = if c.outs[0].dtype == F64 { F64 } else { b.nest.expr_dtype(v) };
+    let v = b.nest.cast(v, wide);
     let square = b.nest.bin(BinOp::Mul, v, v);
     let sum = b.reduce(Combiner::Sum, square);
     let d = b.nest.expr_dtype(v);
@@ -335,6 +338,9 @@ fn lp_lower(c: &mut NodeCtx) -> Plan<Nest> {
     let marked: Vec<bool> = (0..x.shape.len()).map(|i| i == axis).collect();
     let mut b = Builder::new(c, &x.shape, &marked)?;
     let v = b.load(c, 0)?;
+    let own = b.nest.expr_dtype(v);
+    // Sums and squares of f32 leave its range, above and below, where the quotient is within it.
+    let v = b.nest.cast(v, F64);
     let norm = if c.attrs.int(1) == Some(1) {
         let a = b.nest.un(UnOp::Abs, v);
         b.reduce(Combiner::Sum, a)
@@ -347,6 +353,7 @@ fn lp_lower(c: &mut NodeCtx) -> Plan<Nest> {
     let zero = b.nest.num_like(0.0, norm);
     let nothing = b.nest.bin(BinOp::Eq, norm, zero);
     let y = b.nest.select(nothing, zero, y);
+    let y = b.nest.cast(y, own);
     b.store_inner(c, 0, y);
     Ok(b.nest)
 }

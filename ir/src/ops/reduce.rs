@@ -6,6 +6,7 @@ use super::elementwise::{dim_add, dim_max, dim_min, dim_mul};
 use super::marked;
 use super::row::*;
 use super::run_axes::{RunAxes, stay_small};
+use super::shape::distinct_axes;
 use super::split::{Builder, axis_of, const_ints};
 use crate::graph::{Guard, Rel};
 use crate::lowering::Candidate::Loops;
@@ -125,6 +126,9 @@ fn infer_run_axes(c: &mut InferCtx, shape: &[DimId], keep: bool) -> Result<()> {
 pub(super) fn reduce_ref(c: &RefCtx, from: From, kind: Reduce) -> Result<Vec<Tensor>> {
     let x = c.input(0)?;
     let given = c.opt(1).filter(|_| from != From::Attribute).map(Tensor::to_i64_vec);
+    if from == From::Operand {
+        distinct_axes(c.def, given.as_deref().unwrap_or(&[]), x.shape().len())?;
+    }
     let marked = marks(from, c.attrs, given.as_deref(), x.shape().len());
     if marked.len() != x.shape().len() {
         let text = format!("{}: {} marks for {} axes", c.def.name, marked.len(), x.shape().len());
@@ -201,15 +205,12 @@ pub(super) fn reduce_lower(c: &mut NodeCtx, from: From, kind: Reduce) -> Plan<Ne
         }
         Reduce::Max | Reduce::Min => extreme(&mut b, v, x.dtype, kind == Reduce::Max),
         Reduce::L2 | Reduce::LogSum | Reduce::LogSumExp => {
-            let t = if int { F64 } else { own };
+            // Squares of f32 leave its range, above and below, where their root is within it.
+            let t = if int || kind == Reduce::L2 { F64 } else { own };
             let v = b.nest.cast(v, t);
             let y = smooth(&mut b, v, kind);
-            if int {
-                let y = b.nest.cast(y, int_path(x.dtype));
-                b.nest.cast(y, own)
-            } else {
-                y
-            }
+            let y = if int { b.nest.cast(y, int_path(x.dtype)) } else { y };
+            b.nest.cast(y, own)
         }
         _ => return Err("no loops for this reduction".into()),
     };

@@ -3,6 +3,7 @@
 use super::broadcast;
 use super::extents::{is_negative, is_zero, quotient};
 use super::loops::{Builder, outer};
+use super::movement::checked_axis;
 use super::row::{ANY, MOVES, PLAIN, ROW};
 use super::run_axes::RunAxes;
 use crate::lowering::{Candidate, NodeCtx, Plan, ViewOp};
@@ -562,16 +563,36 @@ fn unsqueeze_infer(c: &mut InferCtx) -> Result<()> {
     set_reshaped(c, shape)
 }
 
-/// The axes operand or attribute in the reference.
-fn ref_axes(c: &RefCtx) -> Option<Vec<i64>> {
-    c.opt(1).map(|t| t.to_i64_vec()).or_else(|| c.attrs.ints(0).map(|a| a.to_vec()))
+/// The axes operand or attribute in the reference, of a tensor of rank `rank`.
+fn ref_axes(c: &RefCtx, rank: usize) -> Result<Option<Vec<usize>>> {
+    let axes = c.opt(1).map(|t| t.to_i64_vec()).or_else(|| c.attrs.ints(0).map(|a| a.to_vec()));
+    axes.map(|a| distinct_axes(c.def, &a, rank)).transpose()
+}
+
+/// Axes of a tensor of rank `rank` that the run gives, which the shape rule has not seen.
+///
+/// # Errors
+/// `Shape` when one is out of range or named twice.
+pub(super) fn distinct_axes(def: &OpDef, axes: &[i64], rank: usize) -> Result<Vec<usize>> {
+    let mut found: Vec<usize> = Vec::with_capacity(axes.len());
+    for &axis in axes {
+        let at = checked_axis(axis, rank);
+        if at >= rank || found.contains(&at) {
+            let text = format!("{}: axis {axis} is out of range or named twice, the rank is {rank}", def.name);
+            return Err(Diagnostic::new(ErrorKind::Shape, text));
+        }
+        found.push(at);
+    }
+    Ok(found)
 }
 
 fn squeeze_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
     let x = c.input(0)?;
-    let rank = x.shape().len() as i64;
-    let axes =
-        ref_axes(c).map(|a| a.into_iter().map(|a| if a < 0 { a + rank } else { a } as usize).collect::<Vec<_>>());
+    let axes = ref_axes(c, x.shape().len())?;
+    if let Some(a) = axes.iter().flatten().find(|&&a| x.shape()[a] != 1) {
+        let text = format!("Squeeze: axis {a} has extent {}, not 1", x.shape()[*a]);
+        return Err(Diagnostic::new(ErrorKind::Shape, text));
+    }
     let goes = |i: usize, d: usize| axes.as_ref().map_or(d == 1, |a| a.contains(&i));
     let shape: Vec<usize> = x.shape().iter().enumerate().filter(|&(i, &d)| !goes(i, d)).map(|(_, &d)| d).collect();
     Ok(vec![movement::with_shape(x, &shape)?])
@@ -579,9 +600,9 @@ fn squeeze_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
 
 fn unsqueeze_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
     let x = c.input(0)?;
-    let axes = ref_axes(c).unwrap_or_default();
-    let rank = x.shape().len() + axes.len();
-    let axes: Vec<usize> = axes.into_iter().map(|a| if a < 0 { a + rank as i64 } else { a } as usize).collect();
+    let count = c.opt(1).map_or_else(|| c.attrs.ints(0).map_or(0, <[i64]>::len), Tensor::n_elems);
+    let rank = x.shape().len() + count;
+    let axes = ref_axes(c, rank)?.unwrap_or_default();
     let mut rest = x.shape().iter().copied();
     let shape: Vec<usize> = (0..rank).map(|i| if axes.contains(&i) { 1 } else { rest.next().unwrap_or(1) }).collect();
     Ok(vec![movement::with_shape(x, &shape)?])

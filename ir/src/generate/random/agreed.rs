@@ -5,6 +5,7 @@ use super::Value;
 use super::node::Known;
 use crate::cases::{Case, CaseOperand};
 use crate::op::{OpDef, Tol};
+use reference::data::ints;
 use tensor::DType::{self, *};
 use tensor::Tensor;
 
@@ -95,12 +96,20 @@ pub fn tame(def: &OpDef, t: &Tensor) -> Tensor {
 }
 
 /// Whether the operator's text leaves results open: numbers that the results' type does not have.
-pub fn left_open(def: &OpDef, ins: &[Option<(Value, Known)>], results: &[Tensor]) -> bool {
+pub fn left_open(def: &OpDef, case: &Case, ins: &[Option<(Value, Known)>], results: &[Tensor]) -> bool {
     let operand = |i: usize| ins.get(i).and_then(|x| x.as_ref()).map(|x| &x.1.value);
     let floats = |i: usize| operand(i).is_some_and(|t| t.dtype().is_float());
     let whole = results.first().is_some_and(|t| t.dtype().is_int());
     match def.name {
         "Pow" => whole && floats(1),
+        // Sums and squares that the type of the result may not have.
+        "ReduceSumSquare" | "ReduceL1" | "ReduceL2" if whole => {
+            operand(0).is_some_and(|t| ints(t).iter().any(|v| v.unsigned_abs() > 1 << 12))
+        }
+        // What is cut off depends on the last bit.
+        "Resize" | "GridSample" if whole => {
+            matches!(Asked { def, case }.str("mode"), Some("cubic" | "bicubic"))
+        }
         "Cast" | "CastLike" => {
             let unsigned = results.first().is_some_and(|t| !t.dtype().is_signed());
             whole && unsigned && floats(0) && operand(0).is_some_and(|t| t.to_f64_vec().iter().any(|&v| v <= -1.0))
@@ -110,10 +119,21 @@ pub fn left_open(def: &OpDef, ins: &[Option<(Value, Known)>], results: &[Tensor]
 }
 
 /// Whether implementations differ in these results: in what becomes of a fraction as an integer of a few bits, of which the text is silent, and
-/// onnxruntime in the maximum and the masked scores that are infinities below 0.
+/// onnxruntime in the maximum and the masked scores that are infinities below 0, in small results of sigmoids, and where all elements are equal
+/// that are normalized.
 pub fn differing(def: &OpDef, ins: &[Option<(Value, Known)>], results: &[Tensor]) -> bool {
     if matches!(def.name, "MaxPool" | "GlobalMaxPool" | "Attention") {
         return results.iter().any(|t| t.dtype().is_float() && t.to_f64_vec().contains(&f64::NEG_INFINITY));
+    }
+    // Its sigmoids and logarithms lose their digits where they are small, and its function's epsilon is lost.
+    let small = |t: &Tensor| {
+        let v = t.to_f64_vec();
+        v.iter().any(|v| *v != 0.0) && v.iter().all(|v| v.abs() < 1e-2)
+    };
+    match def.name {
+        "Softplus" | "Mish" | "Sigmoid" | "Swish" if results.iter().any(small) => return true,
+        "MeanVarianceNormalization" if results.iter().any(|t| t.to_f64_vec().contains(&0.0)) => return true,
+        _ => {}
     }
     let few_bits = results.iter().any(|t| t.dtype().is_int() && t.dtype().bits() < 8);
     let fraction = |t: &Tensor| t.dtype().is_float() && t.to_f64_vec().iter().any(|v| v.fract() != 0.0);
@@ -147,6 +167,9 @@ impl Asked<'_> {
     }
     fn int(&self, name: &str) -> Option<i64> {
         self.def.slot(name).and_then(|slot| self.case.attrs.int(slot))
+    }
+    fn float(&self, name: &str) -> Option<f32> {
+        self.def.slot(name).and_then(|slot| self.case.attrs.float(slot))
     }
     fn ints(&self, name: &str) -> Option<&[i64]> {
         self.def.slot(name).and_then(|slot| self.case.attrs.ints(slot))
@@ -185,7 +208,10 @@ fn read_alike(case: &Asked, dtype: DType) -> bool {
                 && matches!(coordinates, "half_pixel" | "asymmetric" | "pytorch_half_pixel")
         }
         // Which axes go depends on which extents turn out to be 1.
-        "Squeeze" => case.case.operands.len() > 1 || case.ints("axes").is_some(),
+        // An empty list is one, or none.
+        "Squeeze" => {
+            case.operand(1).is_some_and(|o| o.shape != [0]) || case.ints("axes").is_some_and(|a| !a.is_empty())
+        }
         // In which order they come.
         "TopK" => case.int("sorted") != Some(0),
         // How much SAME pads where there are dilations, and where windows have gaps between them.
@@ -200,8 +226,8 @@ fn read_alike(case: &Asked, dtype: DType) -> bool {
         // Whether positions count in the given shape or in the least one.
         "MaxUnpool" => case.case.operands.len() < 3,
         "ReduceMean" | "Det" => !empty,
-        // NaN in onnxruntime.
-        "Attention" => dtype != F64,
+        // NaN in onnxruntime, which takes the root of the scale.
+        "Attention" => dtype != F64 && case.float("scale").is_none_or(|s| s >= 0.0),
         // What is in f32 and what in the type of the data.
         "GroupNormalization" => dtype != F64,
         // Its function's epsilon is 0 as a number of 16 bits.

@@ -239,7 +239,7 @@ impl Draft {
             }
         };
         let mut out = vec![];
-        if left_open(def, ins, &values) || self.peer.is_some() && differing(def, ins, &values) {
+        if left_open(def, case, ins, &values) || self.peer.is_some() && differing(def, ins, &values) {
             return None;
         }
         for (value, moved) in values.into_iter().zip(disturbed).take(case.n_outs) {
