@@ -20,7 +20,7 @@ use tensor::{Diagnostic, ErrorKind, Result};
 /// All passes, in order. The comment on a line is the reason for its place.
 pub static PASSES: &[Pass] = &[
     required("infer", "types, shapes and shape values of every value", infer).gives(SHAPES),
-    required("expand", "nodes that stand for several operators become those", expand).needs(SHAPES), // after shapes, which expansions ask for; before rewriting, which sees what they are made of
+    required("expand", "nodes that stand for several operators become those, branches that are always taken stand in the place of their If", expand).needs(SHAPES), // after shapes, which expansions ask for; before rewriting, which sees what they are made of
     optional("refine", "equal extents become one extent, guards that follow from others go", refine).needs(SHAPES), // before rewriting: rules ask whether extents are equal
     optional("rewrite", "e-graph: constants, identities, exporters' idioms", rewrite).needs(SHAPES),
     required("infer-again", "types and shape values of what rewriting made", infer)

@@ -3,7 +3,10 @@
 //!
 //! Sums and products need no rules: rebuilding through the pool's normal form joins what is equal in it.
 
-use egg::{Analysis, DidMerge, EGraph, Id, Rewrite, Runner, SimpleScheduler, Subst, Symbol, define_language, rewrite};
+use egg::{
+    Analysis, DidMerge, EGraph, Id, Rewrite, RewriteScheduler, Runner, SearchMatches, Subst, Symbol, define_language,
+    rewrite,
+};
 use ir::graph::{Guard, Rel};
 use ir::{Module, Onnx, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -28,6 +31,10 @@ define_language! {
 
 /// E-nodes of the dim e-graph.
 pub const DIM_NODES: usize = 20_000;
+/// Matches of one rule that are applied in a round: what one rule adds at once is bounded, too.
+const DIM_MATCHES: usize = 4_000;
+/// Terms of a product that is taken for the simplest form of something.
+const MAX_TERMS: usize = 64;
 /// Rounds of rules after each new fact.
 pub const DIM_ROUNDS: usize = 4;
 /// Guards used as facts; those beyond stay as they are.
@@ -230,6 +237,10 @@ impl Simplest {
             Dim::Max(k) => (DimOp::Max, k),
         };
         let ((a, da), (b, db)) = (best.get(&eg.find(kids[0]))?, best.get(&eg.find(kids[1]))?);
+        // Products are kept as sums: a long one is not the simplest, and multiplying it out costs much.
+        if op == DimOp::Mul && pool.n_terms(*da).saturating_mul(pool.n_terms(*db)) > MAX_TERMS {
+            return None;
+        }
         let step = if matches!(op, DimOp::Add | DimOp::Mul) { 1 } else { 3 };
         // A constant factor of zero and the like are simplified by the pool; division by zero stays an opaque term.
         // Where guards leave an extent 0 alone, it equals all its multiples: those beyond 64 bits are not simplest.
@@ -237,12 +248,29 @@ impl Simplest {
     }
 }
 
-/// Saturates, then joins classes whose simplest forms are one dim, until nothing changes.
+/// Every rule in every round, each with a bounded number of matches.
+struct Bounded;
+
+impl RewriteScheduler<Dim, Bounds> for Bounded {
+    fn search_rewrite<'a>(
+        &mut self,
+        _: usize,
+        eg: &DimGraph,
+        rule: &'a Rewrite<Dim, Bounds>,
+    ) -> Vec<SearchMatches<'a, Dim>> {
+        rule.search_with_limit(eg, DIM_MATCHES)
+    }
+}
+
+/// Saturates, then joins classes whose simplest forms are one dim, until nothing changes. A graph that is full stays as it is.
 fn close(mut eg: DimGraph, pool: &mut DimPool) -> DimGraph {
     for _ in 0..DIM_ROUNDS {
+        if eg.total_number_of_nodes() > DIM_NODES {
+            break;
+        }
         let runner = Runner::<Dim, Bounds>::new(Bounds::default())
             .with_egraph(eg)
-            .with_scheduler(SimpleScheduler)
+            .with_scheduler(Bounded)
             .with_iter_limit(DIM_ROUNDS)
             .with_node_limit(DIM_NODES)
             .with_time_limit(std::time::Duration::from_secs(3600))
@@ -534,8 +562,8 @@ mod tests {
     use std::sync::Arc;
     use tensor::DType;
 
-    /// A module with inputs `[b, s]` and `[c, t]`, guards given as pairs of texts, and one value of each shape text.
-    fn check(guards: &[(&str, Rel, &str)], left: &[&str], dims: &[(&str, &str)]) {
+    /// A module with inputs `[b, s]` and `[c, t]` and guards given as pairs of texts.
+    fn module(guards: &[(&str, Rel, &str)]) -> Module<Onnx> {
         let mut m = Module::<Onnx>::new(Arc::new(Registry::with_rows([])));
         for (input, names) in [(0, ["b", "s"]), (1, ["c", "t"])] {
             let ds: Vec<DimId> =
@@ -543,16 +571,21 @@ mod tests {
             m.graph_mut().add_input(Type::tensor(DType::F32, ds), "x");
         }
         m.dims.symbol("u", Origin::DeviceResult);
-        let parse = |m: &mut Module<Onnx>, t: &str| m.dims.parse(t).unwrap();
+        for (l, rel, r) in guards {
+            let (lhs, rhs) = (m.dims.parse(l).unwrap(), m.dims.parse(r).unwrap());
+            m.guards.push(Guard { lhs, rel: *rel, rhs, why: String::new(), node: String::new() });
+        }
+        m
+    }
+
+    /// Refines such a module with one value of each shape text.
+    fn check(guards: &[(&str, Rel, &str)], left: &[&str], dims: &[(&str, &str)]) {
+        let mut m = module(guards);
         let mut values = vec![];
         for (before, _) in dims {
-            let d = parse(&mut m, before);
+            let d = m.dims.parse(before).unwrap();
             let c = m.consts.push(ir::consts::Const::from_tensor("", &tensor::Tensor::from_f32(&[], &[0.0])));
             values.push(m.graph_mut().add_const(c, Type::tensor(DType::F32, [d]), ""));
-        }
-        for (l, rel, r) in guards {
-            let (lhs, rhs) = (parse(&mut m, l), parse(&mut m, r));
-            m.guards.push(Guard { lhs, rel: *rel, rhs, why: String::new(), node: String::new() });
         }
         let report = refine(&mut m);
         assert!(!m.dims.overflowed());

@@ -99,6 +99,8 @@ const ROUNDING: f64 = 1e-6;
 #[derive(Default)]
 struct Outcome {
     problems: Vec<String>,
+    /// Whether the model computes in half precision, whatever its outputs are.
+    half: bool,
     share: f64,
     error: f64,
     exact_share: Option<f64>,
@@ -153,6 +155,7 @@ fn one(cli: &Cli) -> Result<bool> {
     let model = CompiledModel::load(path)?;
     let mut options = SessionOptions::default();
     options.threads = cli.threads;
+    o.half = verdict::is_half(model.metadata());
     let session = model.session(DeviceKind::parse(&cli.device)?, options)?;
     let given = cli.tolerance.as_deref().map(parse_tolerance).transpose()?;
     let tolerance = |d: DType| match given {
@@ -240,7 +243,7 @@ fn run_set(
         };
         o.tolerance = o.tolerance.max(ceiling(want.dtype()));
         // In half precision two right answers may be further apart than a tolerance: where it is known, the exact one decides.
-        let decides = set.exact.is_empty() || !matches!(want.dtype(), DType::F16 | DType::BF16);
+        let decides = set.exact.is_empty() || !(o.half || matches!(want.dtype(), DType::F16 | DType::BF16));
         // Where the exact result is known as well, it says how precise ours must be: the other runtime then shows that the meaning is the
         // same, and its own rounding, of some units of f32 around 1, does not count (a sigmoid of 1e-7).
         let allowed = match tolerance(want.dtype()) {

@@ -1,5 +1,6 @@
 //! Whether outputs are right by the interpreter's measure, digest of bits, outputs as JSON. Tolerances are in [`tensor::compare`].
 
+use artifact::Metadata;
 use serde_json::{Value, json};
 use tensor::compare::{Tolerance, ceiling, compare};
 use tensor::{DType, Result, Tensor};
@@ -17,6 +18,13 @@ pub fn against_exact(got: &Tensor, exact: &Tensor, peer: Option<&Tensor>) -> Res
     let share = if ours == 0.0 { 0.0 } else { ours / allowed };
     let theirs = peer.map(|_| format!("; the expected output is off by {theirs:.2e}")).unwrap_or_default();
     Ok((share, format!("off by {ours:.2e} from the interpreter{theirs}")))
+}
+
+/// Whether a model computes in half precision: outputs or weights are of 16 bits.
+pub fn is_half(md: &Metadata) -> bool {
+    let weights = md.constants.iter().filter(|c| c.shape.len() > 1).map(|c| c.dtype);
+    let half = |d: i32| matches!(DType::from_onnx(d), Some(DType::F16 | DType::BF16));
+    md.outputs.iter().map(|p| p.dtype).chain(weights).any(half)
 }
 
 /// Hash of the outputs' dtypes, shapes and bits.

@@ -23,6 +23,7 @@ use crate::{Diagnostic, Entity, ErrorKind, Result};
 use indexmap::IndexSet;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use std::collections::hash_map::Entry;
 
 crate::entity! {
     /// A dim expression in a [`DimPool`].
@@ -299,18 +300,26 @@ impl DimPool {
     pub fn mul(&mut self, a: DimId, b: DimId) -> DimId {
         let (pa, pb) = (self.poly(a).clone(), self.poly(b).clone());
         let mut out = Poly::default();
+        let mut at: FxHashMap<Monomial, usize> = FxHashMap::default();
         for (ma, ca) in &pa.0 {
             for (mb, cb) in &pb.0 {
                 let mut m: Monomial = ma.iter().chain(mb).copied().collect();
                 m.sort();
                 let c = self.check(ca.checked_mul(*cb));
-                match out.0.iter().position(|(n, _)| *n == m) {
-                    Some(i) => out.0[i].1 = self.check(out.0[i].1.checked_add(c)),
-                    None => out.0.push((m, c)),
+                match at.entry(m) {
+                    Entry::Occupied(i) => out.0[*i.get()].1 = self.check(out.0[*i.get()].1.checked_add(c)),
+                    Entry::Vacant(v) => {
+                        out.0.push((v.key().clone(), c));
+                        v.insert(out.0.len() - 1);
+                    }
                 }
             }
         }
         self.intern(out)
+    }
+    /// How many terms a dim has as a sum of products: what work on it costs.
+    pub fn n_terms(&self, d: DimId) -> usize {
+        self.poly(d).0.len()
     }
     /// Product of all.
     pub fn product(&mut self, ds: impl IntoIterator<Item = DimId>) -> DimId {

@@ -122,3 +122,20 @@ fn reductions_over_any_number_of_axes() {
         }
     }
 }
+
+/// What is cut off along an axis that the run names has long extents: compiling them must not take long.
+#[test]
+fn slices_along_any_axis_compile_at_once() {
+    let g = graph()
+        .input("x", DType::I16, &["n", "1", "33", "1"])
+        .input("axis", DType::I64, &["1"])
+        .ints("from", &[0])
+        .ints("to", &[5])
+        .ints("step", &[3])
+        .node("Slice", &["x", "from", "to", "axis", "step"], &["y"])
+        .output("y");
+    let start = std::time::Instant::now();
+    let x = || Tensor::from_i64_as(DType::I16, &[4, 1, 33, 1], &(0..4 * 33).collect::<Vec<i64>>());
+    check(&g, &[0, 1, 2, -1].map(|axis| vec![x(), list(&[axis])]));
+    assert!(start.elapsed().as_secs() < 60, "{:?}", start.elapsed());
+}

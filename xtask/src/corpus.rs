@@ -178,8 +178,10 @@ fn model(args: &Args, m: &models::Model, bin: &Path, tally: &mut Tally) -> Resul
     let compile_ms = start.elapsed().as_millis() as u64;
     let default = inspect(bin, &artifact)?;
     // In half precision two right answers differ by more than a tolerance from one another: only the interpreter decides.
-    let half =
-        default["outputs"].as_array().is_some_and(|o| o.iter().any(|o| o["dtype"] == "f16" || o["dtype"] == "bf16"));
+    let is_half = |v: &Value| v["dtype"] == "f16" || v["dtype"] == "bf16";
+    let is_weight = |v: &Value| v["shape"].as_array().is_some_and(|s| s.len() > 1);
+    let half = default["outputs"].as_array().into_iter().flatten().any(is_half)
+        || default["constants"].as_array().into_iter().flatten().any(|c| is_weight(c) && is_half(c));
     let n_exact = if half { sets.len() } else { sets.len().min(args.reference as usize) };
     exact(bin, &path, &sets, n_exact)?;
     let few = &sets[..sets.len().min(FEW)];

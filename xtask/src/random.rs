@@ -39,6 +39,13 @@ pub struct Args {
     sabotage: bool,
 }
 
+impl Args {
+    /// What CI runs: a few hundred, the same ones every time.
+    pub fn ci() -> Args {
+        Args { count: 400, seed: 1, device: "cpu".into(), resume: false, probe: false, sabotage: false }
+    }
+}
+
 /// What onnxruntime runs: an operator's row, an element type, the opsets.
 fn peer_list() -> PathBuf {
     sh::root().join("xtask/data/onnxruntime.txt")

@@ -1,6 +1,6 @@
 //! All set-up, then everything that CI runs. Each step prints its time, so that a slow one is seen.
 
-use crate::{check, compare, conformance, corpus, kernels, setup, sh, smoke};
+use crate::{check, compare, conformance, corpus, kernels, random, setup, sh, smoke};
 use anyhow::{Result, bail};
 use std::time::Instant;
 
@@ -40,6 +40,7 @@ const STEPS: &[Step] = &[
     ("compare with HIP", compare::run),
     ("fuzz targets", || sh::run(sh::cargo(&["check", "--quiet"]).current_dir("fuzz"))),
     ("corpus", || corpus::run(&corpus::Args::ci())),
+    ("random models", || random::run(&random::Args::ci())),
     ("conformance", || conformance::run(&conformance::Args::ci())),
 ];
 

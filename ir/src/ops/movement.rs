@@ -408,6 +408,10 @@ fn split_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
     let d = x.shape()[axis];
     let given = c.opt(1).map(extents).transpose()?;
     let given = given.or_else(|| c.attrs.ints(1).map(|v| v.iter().map(|&d| d as usize).collect()));
+    if given.is_none() && c.def.since < 18 && !d.is_multiple_of(c.n_outs) {
+        let text = format!("Split: an extent of {d} has no {} equal parts", c.n_outs);
+        return Err(Diagnostic::new(ErrorKind::Shape, text));
+    }
     let sizes = given.unwrap_or_else(|| {
         let chunk = d.div_ceil(c.n_outs);
         (0..c.n_outs).map(|i| chunk.min(d.saturating_sub(i * chunk))).collect()

@@ -101,9 +101,9 @@ pub fn left_open(def: &OpDef, case: &Case, ins: &[Option<(Value, Known)>], resul
     let floats = |i: usize| operand(i).is_some_and(|t| t.dtype().is_float());
     let whole = results.first().is_some_and(|t| t.dtype().is_int());
     match def.name {
-        "Pow" => whole && floats(1),
-        // Sums and squares that the type of the result may not have.
-        "ReduceSumSquare" | "ReduceL1" | "ReduceL2" if whole => {
+        "Pow" if whole && floats(1) => true,
+        // Sums, squares and powers that the type of the result may not have.
+        "ReduceSum" | "ReduceMean" | "ReduceSumSquare" | "ReduceL1" | "ReduceL2" | "Pow" if whole => {
             operand(0).is_some_and(|t| ints(t).iter().any(|v| v.unsigned_abs() > 1 << 12))
         }
         // What is cut off depends on the last bit.
@@ -125,13 +125,13 @@ pub fn differing(def: &OpDef, ins: &[Option<(Value, Known)>], results: &[Tensor]
     if matches!(def.name, "MaxPool" | "GlobalMaxPool" | "Attention") {
         return results.iter().any(|t| t.dtype().is_float() && t.to_f64_vec().contains(&f64::NEG_INFINITY));
     }
-    // Its sigmoids and logarithms lose their digits where they are small, and its function's epsilon is lost.
+    // Its sigmoids and logarithms lose their digits where they are small, as its epsilon of a normalization is lost.
     let small = |t: &Tensor| {
         let v = t.to_f64_vec();
         v.iter().any(|v| *v != 0.0) && v.iter().all(|v| v.abs() < 1e-2)
     };
     match def.name {
-        "Softplus" | "Mish" | "Sigmoid" | "Swish" if results.iter().any(small) => return true,
+        "Softplus" | "Mish" | "Sigmoid" | "Swish" | "Atanh" if results.iter().any(small) => return true,
         "MeanVarianceNormalization" if results.iter().any(|t| t.to_f64_vec().contains(&0.0)) => return true,
         _ => {}
     }
@@ -226,6 +226,8 @@ fn read_alike(case: &Asked, dtype: DType) -> bool {
         // Whether positions count in the given shape or in the least one.
         "MaxUnpool" => case.case.operands.len() < 3,
         "ReduceMean" | "Det" => !empty,
+        // The last state after no step.
+        "RNN" | "GRU" | "LSTM" => !empty,
         // NaN in onnxruntime, which takes the root of the scale.
         "Attention" => dtype != F64 && case.float("scale").is_none_or(|s| s >= 0.0),
         // What is in f32 and what in the type of the data.
