@@ -10,8 +10,6 @@ const NOT_YET: &[(&str, &str)] = &[
     ("gqa_packed_qkv_padded", "GroupQueryAttention"),
     ("matmulnbits_ragged_k", "MatMulNBits"),
     ("nms_second_batch", "NonMaxSuppression"),
-    ("rotary_ms_absent_attrs", "RotaryEmbedding"),
-    ("simplified_layernorm_uncentred", "SimplifiedLayerNormalization"),
 ];
 
 #[test]

@@ -9,6 +9,7 @@ pub mod blocks;
 mod bounds;
 pub mod broadcast;
 pub mod cast;
+pub mod contrib;
 pub mod control;
 pub mod conv;
 pub mod deform;
@@ -74,6 +75,7 @@ static FAMILIES: &[&[OpDef]] = &[
     loss::ROWS,
     attention::ROWS,
     rotary::ROWS,
+    contrib::ROWS,
     linear_attention::ROWS,
     recurrence::ROWS,
     resize::ROWS,
