@@ -87,7 +87,7 @@ pub fn infer(m: &mut Module<Onnx>) -> Result<Info> {
         guards: FxHashMap::default(),
         owner: FxHashMap::default(),
         parent: FxHashMap::default(),
-        named: FxHashSet::default(),
+        named: FxHashMap::default(),
         before: FxHashMap::default(),
         loops: FxHashSet::default(),
         unsteady: FxHashSet::default(),
@@ -160,8 +160,8 @@ struct State<'m> {
     /// The region in which a symbol made here gets its value; symbols of the main graph are absent.
     owner: FxHashMap<SymId, RegionId>,
     parent: FxHashMap<RegionId, RegionId>,
-    /// Symbols of elements in use, so that none stands for two values.
-    named: FxHashSet<DimId>,
+    /// Symbols of elements in use, and the value whose elements they are, so that none stands for two.
+    named: FxHashMap<DimId, (RegionId, Value)>,
     /// Shapes that parameters of loops had before this inference.
     before: FxHashMap<(RegionId, Value), Shape>,
     /// Loop bodies visited before.
@@ -269,7 +269,12 @@ impl State<'_> {
     /// Of a value whose elements the rule does not know all: those that a use demanded stay symbols.
     fn keep_named(&mut self, r: RegionId, v: Value, partial: &PartialShape) {
         let Some(old) = self.values.remove(&(r, v)) else { return };
-        let element = |(k, &d)| partial.get(k).copied().flatten().or_else(|| self.named.contains(&d).then_some(d));
+        // Where an earlier visit saw other extents or other operands, in a loop, what it found counts no more.
+        if shape_value_len(self.ty(r, v), |d| self.m.dims.as_const(d)) != Some(old.len()) {
+            return;
+        }
+        let own = |d: DimId| self.named.get(&d) == Some(&(r, v));
+        let element = |(k, &d)| partial.get(k).copied().flatten().or_else(|| own(d).then_some(d));
         if let Some(kept) = old.iter().enumerate().map(element).collect::<Option<Shape>>() {
             self.values.insert((r, v), kept);
         }
@@ -364,7 +369,7 @@ impl State<'_> {
                     let sym = self.m.dims.sym_mut(s);
                     (sym.lo, sym.hi) = (lo, hi);
                 }
-                self.named.insert(d);
+                self.named.insert(d, (r, v));
                 self.own(r, d);
                 d
             })
@@ -385,7 +390,7 @@ impl State<'_> {
         };
         found.extend(self.m.dims.symbols().filter(|(_, s)| numbered(&s.name)).map(|(id, _)| id));
         found.retain(|&s| self.m.dims.sym(s).origin == Origin::ShapeValue);
-        found.into_iter().map(|s| self.m.dims.sym_dim(s)).find(|d| !self.named.contains(d))
+        found.into_iter().map(|s| self.m.dims.sym_dim(s)).find(|d| !self.named.contains_key(d))
     }
 
     /// On the first visit: where the value already has a type with a symbol of the same origin (the module was inferred before),

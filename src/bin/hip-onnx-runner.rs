@@ -86,7 +86,7 @@ fn run(cli: &Cli) -> Result<bool> {
     let bar = tool::spinner("compile");
     let start = Instant::now();
     let module = tool::read_model(path)?;
-    let reference = cli.compare.is_some().then(|| module.clone());
+    let reference = cli.compare.is_some().then(|| typed(module.clone())).transpose()?;
     let mut options = CompileOptions::default();
     options.disabled = cli.disable.clone();
     let device = DeviceKind::parse(&cli.device)?;
@@ -185,9 +185,15 @@ fn run(cli: &Cli) -> Result<bool> {
     Ok(problems.is_empty())
 }
 
+/// The model as the interpreter takes it: with types, which say what loops without an iteration give.
+fn typed(mut m: hip_ep::ir::Module<hip_ep::ir::Onnx>) -> Result<hip_ep::ir::Module<hip_ep::ir::Onnx>> {
+    hip_ep::ir::infer::infer(&mut m)?;
+    Ok(m)
+}
+
 /// Runs the interpreter on every data set and leaves its outputs there.
 fn write_exact(cli: &Cli, path: &std::path::Path) -> Result<bool> {
-    let m = tool::read_model(path)?;
+    let m = typed(tool::read_model(path)?)?;
     let g = m.graph();
     let names = |vs: &[hip_ep::ir::Value]| vs.iter().map(|&v| g.values[v].name.to_string()).collect::<Vec<_>>();
     let (ins, outs) = (names(&g.inputs), names(&g.outputs));

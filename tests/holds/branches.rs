@@ -155,3 +155,84 @@ fn what_a_body_demands_holds_where_it_runs() {
     check(&g, &[case(3, 3, 2, 2), case(3, 4, 0, 3), case(2, 5, -1, 0)]);
     refuses(&g, &case(3, 4, 1, 2), "broadcast along axis 0");
 }
+
+/// A loop over `trips` whose body carries `start` on by `next`, of the iteration `i`, the carried `c` and the input `k`, and gives `each`.
+fn counting(start: &Tensor, next: impl Fn(G) -> G) -> G {
+    let step = graph().input("i", DType::I64, &[]).input("go", DType::Bool, &[]).input("c", DType::I64, &[]);
+    let step = next(step).node("Identity", &["go"], &["on"]).output("on").output("n").output("each");
+    graph()
+        .input("trips", DType::I64, &[])
+        .input("k", DType::I64, &["1"])
+        .weight("start", start)
+        .weight("one", &Tensor::from_i64(&[1], &[1]))
+        .node_with("Loop", &["trips", "", "start"], &["last", "all"], vec![body("body", step)])
+        .output("last")
+        .output("all")
+}
+
+/// Integers that a loop carries are not what they were in its first iteration, also where they become extents.
+#[test]
+fn what_a_loop_carries_changes() {
+    let cases = || [(3, 2), (1, 5), (0, 4), (4, 1)].map(|(trips, k)| vec![number(trips), Tensor::from_i64(&[1], &[k])]);
+    let zero = Tensor::from_i64(&[1], &[0]);
+    let sized = |g: G| g.node("ConstantOfShape", &["n"], &["filled"]).node("Size", &["filled"], &["each"]);
+    check(&counting(&zero, |g| sized(g.node("Add", &["c", "k"], &["n"]))), &cases());
+    check(&counting(&zero, |g| sized(g.node("Add", &["c", "i"], &["n"]))), &cases());
+    let one = Tensor::from_i64(&[1], &[1]);
+    check(&counting(&one, |g| sized(g.node("Mul", &["c", "k"], &["n"]))), &cases());
+    // Lists that are empty at first.
+    let summed = |g: G| g.node("ReduceSum", &["n"], &["sum"]).node("Abs", &["sum"], &["each"]);
+    let none = Tensor::from_i64(&[0], &[]);
+    check(&counting(&none, |g| summed(g.node_with("Concat", &["c", "k"], &["n"], vec![int("axis", 0)]))), &cases());
+    let ranged = |g: G| {
+        let g = g.node("Add", &["c", "k"], &["n"]).node("ConstantOfShape", &["c"], &["filled"]);
+        g.node("Cast", &["filled"], &["whole"]).node("Add", &["whole", "one"], &["ones"])
+    };
+    let cast = |mut g: G| {
+        let at = g.0.node.iter().position(|n| n.op_type == "Cast").unwrap();
+        g.0.node[at].attribute.push(int("to", i64::from(DType::I64.onnx())));
+        g.node("ReduceSum", &["ones"], &["each"])
+    };
+    check(&counting(&zero, |g| cast(ranged(g))), &cases());
+}
+
+/// What only the extents of a result say is asked of the node that gives it; a result that nobody uses may be of any rank.
+#[test]
+fn results_of_branches_are_used_in_part() {
+    let turned = graph().node("Transpose", &["x"], &["t"]).ints("flat", &[-1]).node("Reshape", &["x", "flat"], &["f"]);
+    let same = graph().node("Neg", &["x"], &["t"]).node("Abs", &["x"], &["f"]);
+    let g = |used: &str| {
+        graph()
+            .input("x", DType::F32, &["n", "m"])
+            .input("c", DType::Bool, &[])
+            .node_with(
+                "If",
+                &["c"],
+                &["r", "q"],
+                branches(turned.clone().output("t").output("f"), same.clone().output("t").output("f")),
+            )
+            .node(used, &["r"], &["y"])
+            .output("y")
+    };
+    let case = |c: bool| vec![random(1, &[2, 5]), Tensor::from_bool(&[], &[c])];
+    check(&g("Shape"), &[case(true), case(false)]);
+    check(&g("Exp"), &[case(true), case(false)]);
+}
+
+/// A comparison of two extents is known when a run begins.
+#[test]
+fn conditions_compare_extents() {
+    let square = graph().node("MatMul", &["x", "x"], &["p"]).output("p");
+    let same = graph().node("Neg", &["x"], &["p"]).output("p");
+    let g = graph()
+        .input("x", DType::F32, &["n", "m"])
+        .node("Shape", &["x"], &["shape"])
+        .weight("first", &number(0))
+        .weight("second", &number(1))
+        .node("Gather", &["shape", "first"], &["rows"])
+        .node("Gather", &["shape", "second"], &["columns"])
+        .node("Equal", &["rows", "columns"], &["c"])
+        .node_with("If", &["c"], &["y"], branches(square, same))
+        .output("y");
+    check(&g, &[vec![random(1, &[3, 3])], vec![random(1, &[2, 5])], vec![random(1, &[0, 4])]]);
+}

@@ -25,6 +25,7 @@ pub(super) fn settle(m: &mut Module<Onnx>, sunk: &mut Sunk) -> bool {
     sunk.rounds += 1;
     for r in used_regions(m) {
         any |= inline_decided(m, r);
+        drop_unused(m, r);
         // One node at a time: what another node gives may be among what goes into the branches of this one.
         if let Some(n) = m.graphs[r].order.iter().copied().find(|&n| splits(m, r, n).next().is_some()) {
             let moved = follow(m, r, n, steps);
@@ -77,6 +78,36 @@ fn inline_decided(m: &mut Module<Onnx>, r: RegionId) -> bool {
     }
     m.graphs[r].order = order;
     any
+}
+
+/// Drops results that nothing uses: what they are need not be known.
+fn drop_unused(m: &mut Module<Onnx>, r: RegionId) {
+    let g = &m.graphs[r];
+    let ins = g.order.iter().flat_map(|&n| g.nodes[n].ins.iter().flatten().copied());
+    let used: FxHashSet<Value> = ins.chain(g.outputs.iter().copied()).collect();
+    for n in g.order.clone() {
+        let node = m.graphs[r].nodes[n].clone();
+        let keep: Vec<bool> = node.outs.iter().map(|v| used.contains(v)).collect();
+        // One without any result goes as a whole, when dead nodes do.
+        if !is_if(m, &node) || keep.iter().all(|k| *k) || !keep.contains(&true) {
+            continue;
+        }
+        for &b in &node.regions {
+            let mut kept = keep.iter();
+            m.graphs[b].outputs.retain(|_| kept.next().copied().unwrap_or(true));
+        }
+        let outs = node.outs.iter().zip(&keep).filter(|(_, k)| **k).map(|(&v, _)| v);
+        set_outs(m, r, n, outs.collect());
+    }
+}
+
+/// Makes these values the results of a node, in order.
+fn set_outs(m: &mut Module<Onnx>, r: RegionId, n: Node, outs: Vec<Value>) {
+    let g = &mut m.graphs[r];
+    for (i, &v) in outs.iter().enumerate() {
+        g.values[v].def = Def::Node(n, u32::try_from(i).unwrap_or(u32::MAX));
+    }
+    g.nodes[n].outs = outs.into_iter().collect();
 }
 
 /// The nodes of a branch in the region around; they define the results of node `n`.
@@ -204,12 +235,9 @@ fn sink(m: &mut Module<Onnx>, r: RegionId, n: Node, nodes: &[Node]) {
         g.order.extend(own);
         g.outputs = outs.iter().filter_map(|v| map.get(v).copied()).collect();
     }
+    set_outs(m, r, n, outs);
     let g = &mut m.graphs[r];
-    for (i, &v) in outs.iter().enumerate() {
-        g.values[v].def = Def::Node(n, u32::try_from(i).unwrap_or(u32::MAX));
-    }
     let data = &mut g.nodes[n];
-    data.outs = outs.into_iter().collect();
     data.n_captures += u32::try_from(captured.len()).unwrap_or(u32::MAX);
     data.ins.extend(captured.into_iter().map(Some));
     // What depends on the node comes behind it, everything else before.

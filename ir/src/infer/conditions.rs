@@ -115,13 +115,17 @@ impl State<'_> {
         Some(dims.min(x, one))
     }
 
-    /// Both so small that their difference does not overflow, and in the same order: one must be small by itself.
+    /// Both so small that their difference does not overflow, and in the same order: extents are, else one must be small by itself.
     fn small(&mut self, a: DimId, b: DimId) -> Option<(DimId, DimId)> {
         let dims = &mut self.m.dims;
         let within = |dims: &tensor::DimPool, d: DimId| {
             let (lo, hi) = dims.range(d);
             lo >= -SMALL && hi <= SMALL
         };
+        // The difference of two that are not negative does not overflow.
+        if dims.range(a).0 >= 0 && dims.range(b).0 >= 0 {
+            return Some((a, b));
+        }
         if !within(dims, a) && !within(dims, b) {
             return None;
         }

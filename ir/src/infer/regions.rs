@@ -61,7 +61,8 @@ impl State<'_> {
 
     /// Whether the elements of `v` are symbols that a use asked for.
     fn demanded(&self, r: RegionId, v: Value) -> bool {
-        self.values.get(&(r, v)).is_some_and(|x| !x.is_empty() && x.iter().all(|d| self.named.contains(d)))
+        let own = |d: &DimId| self.named.get(d) == Some(&(r, v));
+        self.values.get(&(r, v)).is_some_and(|x| !x.is_empty() && x.iter().all(own))
     }
 
     /// What a condition is, where that is known: a constant, or a comparison of extents.

@@ -302,7 +302,7 @@ fn needed(cx: &Lowering, r: RegionId) -> FxHashSet<Node> {
     out
 }
 
-/// The symbols that only a node's kernel gives values, by that node: they come up first in the extents of its results.
+/// The symbols that only a node's kernel or bodies give values, by that node: they come up first in the extents of its results.
 fn counts(cx: &Lowering, r: RegionId) -> FxHashMap<Node, Vec<SymId>> {
     let g = &cx.src.graphs[r];
     let extents = g.inputs.iter().filter_map(|&v| g.values[v].ty.shape()).flatten();
@@ -311,7 +311,12 @@ fn counts(cx: &Lowering, r: RegionId) -> FxHashMap<Node, Vec<SymId>> {
     for &n in &g.order {
         let extents = g.nodes[n].outs.iter().filter_map(|&v| g.values[v].ty.shape()).flatten();
         let counted = extents.filter_map(|&d| cx.src.dims.as_symbol(d));
-        for s in counted.filter(|&s| cx.src.dims.sym(s).origin == Origin::DeviceResult && seen.insert(s)) {
+        let own = |s: SymId| match cx.src.dims.sym(s).origin {
+            Origin::DeviceResult => true,
+            Origin::Region => !g.nodes[n].regions.is_empty(),
+            _ => false,
+        };
+        for s in counted.filter(|&s| own(s) && seen.insert(s)) {
             made.entry(n).or_default().push(s);
         }
     }
