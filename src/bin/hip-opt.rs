@@ -174,6 +174,9 @@ fn optimise(cli: &Cli) -> Result<bool> {
         eprintln!("{r}");
         eprintln!("guards     {} of {} removed before lowering", unit.guards.guards_removed, unit.guards.guards);
     }
+    if cli.report {
+        unit.info.iter().flat_map(|i| &i.unknown).for_each(|what| eprintln!("unknown    {what}"));
+    }
     if cli.explain {
         eprintln!("{}", unit.explain);
     }

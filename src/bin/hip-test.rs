@@ -58,7 +58,7 @@ struct Cli {
     /// Print a hash of all outputs' bits.
     #[arg(long)]
     digest: bool,
-    /// Print the values of outputs.
+    /// With --json: print all values of outputs, not the first few.
     #[arg(long)]
     values: bool,
     /// Print the time of every op.

@@ -236,3 +236,65 @@ fn conditions_compare_extents() {
         .output("y");
     check(&g, &[vec![random(1, &[3, 3])], vec![random(1, &[2, 5])], vec![random(1, &[0, 4])]]);
 }
+
+/// What a loop inside another one hands on is what it was given this time, and what it collected may be less than there is room for.
+#[test]
+fn loops_within_loops_see_what_is_carried() {
+    let handed = graph()
+        .input("j", DType::I64, &[])
+        .input("on", DType::Bool, &[])
+        .input("a", DType::I64, &[])
+        .node("Identity", &["a"], &["same"])
+        .output("on")
+        .output("same");
+    let step = graph()
+        .input("i", DType::I64, &[])
+        .input("go", DType::Bool, &[])
+        .input("c", DType::I64, &[])
+        .node_with("Loop", &["two", "", "c"], &["r"], vec![body("body", handed)])
+        .node("Add", &["r", "one"], &["n"])
+        .node("Identity", &["go"], &["still"])
+        .output("still")
+        .output("n");
+    let g = graph()
+        .input("trips", DType::I64, &[])
+        .weight("start", &number(0))
+        .weight("one", &number(1))
+        .weight("two", &number(2))
+        .node_with("Loop", &["trips", "", "start"], &["y"], vec![body("body", step)])
+        .output("y");
+    check(&g, &[vec![number(3)], vec![number(0)], vec![number(1)]]);
+
+    let collected = graph()
+        .input("j", DType::I64, &[])
+        .input("on", DType::Bool, &[])
+        .node("Identity", &["seven"], &["each"])
+        .node("Identity", &["on"], &["still"])
+        .output("still")
+        .output("each");
+    let step = graph()
+        .input("i", DType::I64, &[])
+        .input("go", DType::Bool, &[])
+        .input("h", DType::F32, &[])
+        .input("q", DType::I64, &[])
+        .node("Equal", &["i", "two"], &["third"])
+        .node_with("Loop", &["i", "third"], &["list"], vec![body("body", collected)])
+        .ints("widths", &[0, 0, 0, 1])
+        .node("Pad", &["h", "widths"], &["wide"])
+        .node("Identity", &["go"], &["still2"])
+        .output("still2")
+        .output("wide")
+        .output("list");
+    let g = graph()
+        .input("trips", DType::I64, &[])
+        .input("x", DType::F32, &["n", "m"])
+        .weight("seven", &number(7))
+        .weight("two", &number(2))
+        .ints("first", &[1])
+        .node_with("Loop", &["trips", "", "x", "first"], &["y", "z"], vec![body("body", step)])
+        .output("y");
+    let g2 = g.clone().output("z");
+    let cases = || [1, 2, 3, 4, 0].map(|trips| vec![number(trips), random(5, &[2, 5])]);
+    check(&g, &cases());
+    check(&g2, &cases());
+}

@@ -263,3 +263,19 @@ fn an_intact_artifact_is_told_as_json_too() {
     let (_, said) = tool(INSPECT, f.path(), &["m.hipep"]);
     assert!(said.contains("constants   1 of 32 bytes\n"), "{said}");
 }
+
+/// What no shape rule derives is listed on request.
+#[test]
+fn what_stays_unknown_is_listed() {
+    let flat = graph().ints("all", &[-1]).node("Reshape", &["x", "all"], &["f"]).output("f");
+    let same = graph().node("Neg", &["x"], &["n"]).output("n");
+    let g = graph()
+        .input("x", DType::F32, &["n", "m"])
+        .input("c", DType::Bool, &[])
+        .node_with("If", &["c"], &["y"], vec![body("then_branch", flat), body("else_branch", same)])
+        .output("y");
+    let f = Folder::new("unknown");
+    std::fs::write(f.file("m.onnx"), g.bytes()).unwrap();
+    let (ok, out) = tool(OPT, f.path(), &["m.onnx", "--stop-after", "infer", "--report", "--emit", "none"]);
+    assert!(ok && out.contains("unknown    ") && out.contains("the rank of \"y\" is not known"), "{out}");
+}

@@ -287,7 +287,11 @@ impl State<'_> {
             let ty = if first { initial } else { self.join(body, p, self.ty(body, p).clone(), initial)? };
             self.m.graphs[body].values[p].ty = ty;
             if !self.values.contains_key(&(r, v)) {
+                // What an earlier visit knew of the initial value, in a loop around, counts no more.
                 self.unsteady.insert((body, p));
+                if !self.demanded(body, p) {
+                    self.values.remove(&(body, p));
+                }
             } else if !self.unsteady.contains(&(body, p)) {
                 self.copy_values(r, v, body, p);
             }

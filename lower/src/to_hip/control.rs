@@ -96,7 +96,8 @@ impl<'a> Emit<'_, 'a> {
     fn own_buffer(&mut self, b: RegionId, v: Value, taken: &[Value]) -> Result<BufView> {
         let from = self.buf(b, v)?;
         let data = &self.cx.out.graphs[self.dst].values[from.root];
-        let whole = data.ty.shape.len() == from.shape.len()
+        // Of what a loop collected, the buffer may be longer than the value.
+        let whole = data.ty.shape == from.shape
             && self.cx.out.dims.as_const(from.offset) == Some(0)
             && data.ty.strides == from.strides;
         let own = matches!(data.def, Def::Node(n, _) if self.cx.out.graphs[self.dst].nodes[n].op == HipOp::Alloc);
