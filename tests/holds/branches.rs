@@ -1,18 +1,10 @@
 //! If and Loop: what depends on which branch is taken, and what iterations leave as it was.
 
 use super::kit::*;
-use hip_ep::{DType, DeviceKind, RunInputs, Tensor};
+use hip_ep::{DType, Tensor};
 
 fn number(v: i64) -> Tensor {
     Tensor::from_i64(&[], &[v])
-}
-
-/// Inputs that a run must refuse, with these words.
-fn refuses(g: &G, inputs: &[Tensor], words: &str) {
-    let m = g.clone().compile();
-    let e = session(&m, DeviceKind::Cpu).collect(&RunInputs::in_order(inputs), &Default::default());
-    let e = e.map(|_| ()).expect_err(words).to_string();
-    assert!(e.contains(words), "{e}");
 }
 
 fn branches(then: G, other: G) -> Vec<hip_ep::tensor::onnx_pb::AttributeProto> {

@@ -167,6 +167,16 @@ pub fn check(g: &G, cases: &[Vec<Tensor>]) -> CompiledModel {
     m
 }
 
+/// Inputs that a run must refuse, with these words.
+pub fn refuses(g: &G, inputs: &[Tensor], words: &str) {
+    let m = g.clone().compile();
+    for device in [DeviceKind::Cpu, DeviceKind::Guard] {
+        let e = session(&m, device).collect(&RunInputs::in_order(inputs), &Default::default());
+        let e = e.map(|_| ()).expect_err(words).to_string();
+        assert!(e.contains(words), "{e}");
+    }
+}
+
 /// A folder of this test's own, removed at the end.
 pub struct Folder(PathBuf);
 

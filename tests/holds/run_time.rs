@@ -8,16 +8,6 @@ fn list(v: &[i64]) -> Tensor {
     Tensor::from_i64(&[v.len()], v)
 }
 
-/// Inputs that a run must refuse, with these words.
-fn refuses(g: &G, inputs: &[Tensor], words: &str) {
-    let m = g.clone().compile();
-    for device in [DeviceKind::Cpu, DeviceKind::Guard] {
-        let e = session(&m, device).collect(&RunInputs::in_order(inputs), &Default::default());
-        let e = e.map(|_| ()).expect_err(words).to_string();
-        assert!(e.contains(words), "{e}");
-    }
-}
-
 /// A range of floats and what is computed from it; a range without an end does not start.
 #[test]
 fn ranges_end_where_floats_say() {

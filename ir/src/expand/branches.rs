@@ -211,9 +211,10 @@ fn sink(m: &mut Module<Onnx>, r: RegionId, n: Node, nodes: &[Node]) {
     let made: Vec<Value> =
         node.outs.iter().copied().chain(nodes.iter().flat_map(|&x| g.nodes[x].outs.clone())).collect();
     // What they use from outside, captures from now on.
-    let mut captured: Vec<Value> = vec![];
+    let inner: FxHashSet<Value> = made.iter().copied().collect();
+    let (mut captured, mut seen) = (vec![], FxHashSet::default());
     for v in nodes.iter().flat_map(|&x| g.nodes[x].ins.iter().flatten().copied()) {
-        if !made.contains(&v) && !captured.contains(&v) {
+        if !inner.contains(&v) && seen.insert(v) {
             captured.push(v);
         }
     }

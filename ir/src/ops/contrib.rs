@@ -2,6 +2,7 @@
 //! rotary positions. SimplifiedLayerNormalization is there, too, in the default domain, where exporters put it.
 
 use super::broadcast::require_broadcasts_to;
+use super::movement::checked_axis;
 use super::norm::{EPSILON, epsilon};
 use super::pointwise::{Exprs, arg, one};
 use super::row::{FLOATS, ROW, ref1, same_type_as_0};
@@ -227,9 +228,7 @@ fn expand_simplified(x: &mut Expansion) -> Result<Vec<Value>> {
 
 fn simplified_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
     let x = c.input(0)?;
-    let rank = i64::try_from(x.shape().len()).unwrap_or(i64::MAX);
-    let axis = c.attrs.int(0).unwrap_or(-1);
-    let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).unwrap_or(0);
+    let axis = checked_axis(c.attrs.int(0).unwrap_or(-1), x.shape().len());
     let eps = epsilon(c.attrs, 1);
     Ok(vec![norm::rms_norm(x, c.input(1)?, axis, eps)?, inverse_roots(x, axis, eps)])
 }
