@@ -25,6 +25,7 @@ pub mod nest;
 pub mod nest_eval;
 pub mod op;
 pub mod ops;
+pub mod prune;
 pub mod text;
 pub mod ty;
 pub mod verify;

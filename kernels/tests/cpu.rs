@@ -98,6 +98,29 @@ fn gemm_matches_plain_loops() {
     assert!(covered.iter().all(|&c| c > 0), "activations drawn: {covered:?}");
 }
 
+/// A long sum is one of short sums: the error stays below that of 64 products and as many sections, far below one per product.
+#[test]
+fn long_sums_keep_their_digits() {
+    let k = 4096;
+    for (m, n, tb) in [(1, 64, false), (1, 3, false), (8, 20, false)] {
+        let (a, b) = (vec![1f32; m * k], vec![0.1f32; k * n]);
+        let want: f64 = b[..k].iter().map(|&x| f64::from(x)).sum();
+        let shape =
+            Gemm { batch: 1, m, n, k, ta: false, tb, shared_b: true, alpha: 1.0, bias: 0, residual: false, act: 0 };
+        let call = shape.call(&mut Rand::new(1));
+        let id = catalog::find("gemm.f32").unwrap();
+        for tier in tiers() {
+            let mut out = vec![0f32; m * n];
+            let bufs = [a.as_ptr() as u64, b.as_ptr() as u64, 0, 0, out.as_mut_ptr() as u64];
+            // SAFETY: buffers have the sizes that the integers say.
+            unsafe { cpu::run(id, tier, &Solo, &Args { bufs: &bufs, ints: &call.ints, scalars: &call.scalars }) }
+                .unwrap();
+            let error = out.iter().map(|&x| (f64::from(x) - want).abs() / want).fold(0.0, f64::max);
+            assert!(error < 8.0 * f64::from(f32::EPSILON), "{m}x{n} {tier:?}: off by {error:.1e}");
+        }
+    }
+}
+
 #[test]
 fn conv2d_matches_plain_loops() {
     let mut r = Rand::new(2);

@@ -328,7 +328,7 @@ fn rewrite(u: &mut Unit, o: &Options) -> Result<()> {
     Ok(())
 }
 fn outline(u: &mut Unit, o: &Options) -> Result<()> {
-    crate::outline::outline(u.onnx_mut()?);
+    prune(u.onnx_mut()?);
     infer(u, o)
 }
 fn guards(u: &mut Unit, _: &Options) -> Result<()> {
@@ -419,6 +419,7 @@ pub fn run(mut unit: Unit, options: &Options, hooks: &mut Hooks) -> Result<Unit>
     }
     // What comes from outside is checked in every build; what passes make, where asked for.
     unit.verify()?;
+    unit.onnx.iter_mut().for_each(prune);
     let mut number = 0;
     for p in PASSES {
         // A unit that starts as HIP dialect enters the list where its passes begin.
@@ -491,6 +492,12 @@ fn remove_dead(m: &mut Module<Onnx>, asking: &FxHashSet<String>) {
     for r in m.graphs.keys() {
         m.graphs[r].remove_dead(|n| asking.contains(&*n.origin.0));
     }
+}
+
+/// The same for bodies and what they capture.
+fn prune(m: &mut Module<Onnx>) {
+    let asking = asking(m);
+    ir::prune::prune(m, &|n| asking.contains(&*n.origin.0));
 }
 
 /// Leaves the IR that a failing pass was given in a file, and names the file in the error.

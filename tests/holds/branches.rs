@@ -148,6 +148,45 @@ fn what_a_body_demands_holds_where_it_runs() {
     refuses(&g, &case(3, 4, 1, 2), "broadcast along axis 0");
 }
 
+/// Nodes that nothing uses ask nothing of a run, wherever they stand and whatever they would be.
+#[test]
+fn what_nothing_uses_is_not_there() {
+    let small = |g: G| {
+        g.node("Reshape", &["i", "one"], &["steps"])
+            .node_with("Concat", &["zero", "steps"], &["pads"], vec![int("axis", 0)])
+            .node_with("Pad", &["x", "pads"], &["padded"], vec![text("mode", "reflect")])
+            .node("Relu", &["padded"], &["unused"])
+    };
+    let same = || graph().node("Identity", &["x"], &["y"]).output("y");
+    let other = || graph().node("Neg", &["x"], &["y"]).output("y");
+    for (outer, inner) in [(true, false), (false, true)] {
+        let step = graph().input("i", DType::I64, &[]).input("go", DType::Bool, &[]).input("c", DType::F32, &["n"]);
+        let step = if outer { small(step) } else { step };
+        let then = if inner { small(graph()).node("Identity", &["x"], &["y"]).output("y") } else { same() };
+        let step = step
+            .node("Identity", &["go"], &["again"])
+            .node_with("If", &["b"], &["r"], branches(then, other()))
+            .node("Add", &["c", "r"], &["next"])
+            .output("again")
+            .output("next");
+        let g = graph()
+            .input("x", DType::F32, &["n"])
+            .input("w", DType::F32, &["k"])
+            .input("b", DType::Bool, &[])
+            .input("trips", DType::I64, &[])
+            .ints("one", &[1])
+            .ints("zero", &[0])
+            .node_with("Loop", &["trips", "", "x"], &["last"], vec![body("body", step)])
+            .node("Add", &["x", "w"], &["nothing"])
+            .node("Relu", &["last"], &["z"])
+            .output("z");
+        let case = |n: usize, k: usize, b: bool, trips: i64| {
+            vec![random(1, &[n]), random(2, &[k]), Tensor::from_bool(&[], &[b]), number(trips)]
+        };
+        check(&g, &[case(2, 5, true, 4), case(3, 2, false, 5), case(1, 1, true, 0)]);
+    }
+}
+
 /// A loop over `trips` whose body carries `start` on by `next`, of the iteration `i`, the carried `c` and the input `k`, and gives `each`.
 fn counting(start: &Tensor, next: impl Fn(G) -> G) -> G {
     let step = graph().input("i", DType::I64, &[]).input("go", DType::Bool, &[]).input("c", DType::I64, &[]);

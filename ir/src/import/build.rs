@@ -36,7 +36,7 @@ const HOLD_FROM: &[(&str, i64)] = &[
 /// Newest versions of the operator sets that ONNX does not define.
 const OTHERS: &[(&str, i64)] = &[("com.microsoft", 1), (crate::op::HIP_DOMAIN, 1)];
 
-/// Builds a module; notes say what was decided on the way.
+/// Builds a module of the nodes that something uses; notes say what was decided on the way.
 ///
 /// # Errors
 /// What is wrong with the model, or everything that is not supported in one error.
@@ -69,6 +69,7 @@ pub fn build<'a>(source: &dyn ModelSource<'a>, registry: &Arc<Registry>) -> Resu
     if b.module.dims.overflowed() {
         return Err(Diagnostic::new(ErrorKind::Limit, "extents of the model overflow 64 bits"));
     }
+    crate::prune::prune(&mut b.module, &|_| false);
     Ok((b.module, b.notes))
 }
 

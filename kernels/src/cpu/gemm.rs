@@ -140,10 +140,14 @@ impl<T: Elem> Problem<'_, T> {
         for i in 0..self.m {
             let mut acc = [0f32; SMALL_COLS];
             if b_c == 1 && cols == SMALL_COLS {
-                for k in 0..self.k {
-                    let x = a[i * a_r + k * a_c].get();
-                    let row = &b[k * b_r + col..k * b_r + col + SMALL_COLS];
-                    acc.iter_mut().zip(row).for_each(|(s, b)| *s = x.mul_add(b.get(), *s));
+                for k0 in (0..self.k).step_by(tile::SECTION) {
+                    let mut section = [0f32; SMALL_COLS];
+                    for k in k0..self.k.min(k0 + tile::SECTION) {
+                        let x = a[i * a_r + k * a_c].get();
+                        let row = &b[k * b_r + col..k * b_r + col + SMALL_COLS];
+                        section.iter_mut().zip(row).for_each(|(s, b)| *s = x.mul_add(b.get(), *s));
+                    }
+                    acc.iter_mut().zip(section).for_each(|(s, part)| *s += part);
                 }
             } else if b_r == 1 && a_c == 1 && self.k > 0 {
                 let row = &a[i * a_r..i * a_r + self.k];
@@ -151,11 +155,15 @@ impl<T: Elem> Problem<'_, T> {
                     *s = dot(row, &b[(col + j) * b_c..(col + j) * b_c + self.k]);
                 }
             } else {
-                for k in 0..self.k {
-                    let x = a[i * a_r + k * a_c].get();
-                    for (j, s) in acc[..cols].iter_mut().enumerate() {
-                        *s = x.mul_add(b[k * b_r + (col + j) * b_c].get(), *s);
+                for k0 in (0..self.k).step_by(tile::SECTION) {
+                    let mut section = [0f32; SMALL_COLS];
+                    for k in k0..self.k.min(k0 + tile::SECTION) {
+                        let x = a[i * a_r + k * a_c].get();
+                        for (j, s) in section[..cols].iter_mut().enumerate() {
+                            *s = x.mul_add(b[k * b_r + (col + j) * b_c].get(), *s);
+                        }
                     }
+                    acc.iter_mut().zip(section).for_each(|(s, part)| *s += part);
                 }
             }
             self.store(batch, i, col, &mut acc[..cols]);

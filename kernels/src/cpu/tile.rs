@@ -7,8 +7,11 @@ use super::elem::Elem;
 use super::micro::{self, MR, NR};
 use std::cell::RefCell;
 
-/// Depth of a block of k. Part of the numeric result: sums of blocks are added in order.
+/// Depth of a block of k.
 const KC: usize = 256;
+/// Products that are summed one after another; sums of sections are added in order. Part of the numeric result: the error of a
+/// sum in one go grows with its length. A section costs 12 loads, adds and stores where its products cost 768 multiply-adds.
+pub(crate) const SECTION: usize = 64;
 
 /// A left operand that can write panels: for each group of MR rows, `kc` steps of MR values, zero beyond the last row.
 pub(crate) trait PackA: Sync {
@@ -136,18 +139,21 @@ pub(crate) fn block(
             for p in 0..row_panels {
                 let (at, bt, ct) = (p * MR * kc, q * NR * kc, p * MR * ldc + q * NR);
                 debug_assert!(ct + (MR - 1) * ldc + NR <= c.len());
-                // SAFETY: panel p of a has kc·MR elements from `at`, panel q of b kc·NR from `bt`, and the tile at `ct` ends
-                // within c, whose rows are padded to whole tiles. The tier is one this machine has.
-                unsafe {
-                    micro::tile(
-                        tier,
-                        kc,
-                        pa.as_ptr().add(at),
-                        pb.as_ptr().add(bt),
-                        c.as_mut_ptr().add(ct),
-                        ldc,
-                        k0 == 0,
-                    );
+                for s0 in (0..kc).step_by(SECTION) {
+                    // SAFETY: panel p of a has kc·MR elements from `at`, panel q of b kc·NR from `bt`, the section ends within
+                    // them, and the tile at `ct` ends within c, whose rows are padded to whole tiles. The tier is one this
+                    // machine has.
+                    unsafe {
+                        micro::tile(
+                            tier,
+                            SECTION.min(kc - s0),
+                            pa.as_ptr().add(at + s0 * MR),
+                            pb.as_ptr().add(bt + s0 * NR),
+                            c.as_mut_ptr().add(ct),
+                            ldc,
+                            k0 + s0 == 0,
+                        );
+                    }
                 }
             }
         }
