@@ -2,7 +2,7 @@
 
 use crate::data::{broadcast_shape, expand, f64s, from_f64s, from_ints, ints};
 use crate::math;
-use tensor::{Diagnostic, ErrorKind, Result, Tensor};
+use tensor::{DType, Diagnostic, ErrorKind, Result, Tensor};
 
 /// What a fused op does with each element at its end.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -176,12 +176,12 @@ pub fn gemm(a: &Tensor, b: &Tensor, c: Option<&Tensor>, trans: (bool, bool), alp
         // The product wraps in its type before it is scaled.
         let product = ints(&Tensor::from_i64_as(a.dtype(), &shape, &v));
         let added = c.map_or(vec![0; product.len()], |c| ints(&c));
-        let scaled = |(x, y): (&i128, &i128)| match (alpha, beta) {
-            (1.0, 1.0) => x + y,
-            _ => (alpha * *x as f64 + beta * *y as f64) as i128,
-        };
-        let v: Vec<i128> = product.iter().zip(&added).map(scaled).collect();
-        return Ok(from_ints(a.dtype(), &shape, &v));
+        let both = product.iter().zip(&added);
+        if (alpha, beta) == (1.0, 1.0) {
+            return Ok(from_ints(a.dtype(), &shape, &both.map(|(x, y)| x + y).collect::<Vec<_>>()));
+        }
+        let scaled: Vec<f64> = both.map(|(x, y)| alpha * *x as f64 + beta * *y as f64).collect();
+        return crate::cast::cast(&from_f64s(DType::F64, &shape, &scaled), a.dtype(), Default::default());
     }
     let (shape, mut v) = product(&a2, &b2)?;
     v.iter_mut().for_each(|x| *x *= alpha);

@@ -503,8 +503,7 @@ fn product_loops(c: &mut NodeCtx, p: &Product) -> Plan<Nest> {
         }
     }
     if d != exact {
-        let whole = b.nest.expr(Expr::Cast(y, I64));
-        y = b.nest.expr(Expr::Cast(whole, exact));
+        y = b.nest.expr(Expr::Cast(y, exact));
     }
     let y = activate::apply(&mut b.nest, p.act, y)?;
     Ok(b.store(y))
