@@ -57,7 +57,7 @@ def next_feed(feed, outputs, token):
 
 
 def decode(path, feed, count, out):
-    peer = session(path)
+    peer = session(path, plain=True)
     names = [o.name for o in peer.get_outputs()]
     tokens, best, dtype = [], [], ""
     for _ in range(count):

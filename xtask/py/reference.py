@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Write test data for one model: inputs of several shapes and onnxruntime's outputs, as test_data_set_<i>/{input,output}_<j>.pb.
 
-    python reference.py MODEL.onnx SPEC.json OUT_DIR COUNT SEED [small] [alone]
+    python reference.py MODEL.onnx SPEC.json OUT_DIR COUNT SEED [small] [alone] [plain]
 
 SPEC.json is the model's entry of its list: `input` items with name, dtype, shape, dims and fill. Axes whose declared dim
 is a number keep it; the others get sizes around the listed one: 1, primes, batch above 1. A dim `a + b` has the sum of the sizes.
 Shapes that onnxruntime refuses are drawn again. With `small` the other axes are 1 or 8; with `alone` onnxruntime, which does not run
-the model, is left out, and the sets have no outputs. Prints one JSON line: the shapes of each set, or the error.
+the model, is left out, and the sets have no outputs; with `plain` it runs the model as the operators' text has it. Prints one JSON line:
+the shapes of each set, or the error.
 """
 import json
 import random
@@ -75,8 +76,8 @@ def resolve(inputs, sizes):
     return [[size(i, axis, d, b) for axis, (d, b) in enumerate(zip(x["dims"], x["shape"]))] for i, x in enumerate(inputs)]
 
 
-def precise(path):
-    """What onnxruntime loads: the model, or its bytes without leave to round what MatMulNBits multiplies to 8 bits."""
+def without_rounding(path):
+    """The model for onnxruntime: its path, or its bytes without leave to round what MatMulNBits multiplies to 8 bits."""
     model = onnx.load(path, load_external_data=False)
     brief = [a for n in model.graph.node if n.op_type == "MatMulNBits" for a in n.attribute if a.name == "accuracy_level" and a.i]
     if not brief:
@@ -87,11 +88,14 @@ def precise(path):
     return model.SerializeToString()
 
 
-def session(path):
+def session(path, plain):
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    return ort.InferenceSession(precise(path), options, providers=["CPUExecutionProvider"])
+    if plain:
+        # Rewriting quantised models changes results: a value between two steps goes to the other one.
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(without_rounding(path) if plain else path, options, providers=["CPUExecutionProvider"])
 
 
 def write(folder, kind, named):
@@ -101,10 +105,10 @@ def write(folder, kind, named):
 
 def main():
     model_path, spec_path, out, count, seed = sys.argv[1:6]
-    small, alone = "small" in sys.argv[6:], "alone" in sys.argv[6:]
+    small, alone, plain = (flag in sys.argv[6:] for flag in ["small", "alone", "plain"])
     spec = json.loads(Path(spec_path).read_text())
     rnd, rng = random.Random(int(seed)), np.random.default_rng(int(seed))
-    peer = None if alone else session(model_path)
+    peer = None if alone else session(model_path, plain)
     names = [] if alone else [o.name for o in peer.get_outputs()]
     inputs = spec["input"]
     static = all(isinstance(d, int) and d > 0 for x in inputs for d in x["dims"])
