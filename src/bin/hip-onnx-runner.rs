@@ -133,9 +133,10 @@ fn run(cli: &Cli) -> Result<bool> {
         }
         if let Some(m) = &reference {
             let exact = hip_ep::ir::interp::run(m, &tensors)?;
+            let half = verdict::half(model.metadata());
             for (i, (name, want)) in names.iter().zip(&exact).enumerate() {
                 let peer = set.outputs.iter().find(|(n, _)| n == name).or(set.outputs.get(i)).map(|(_, t)| t);
-                let (share, what) = verdict::against_exact(&outputs[i], want, peer)?;
+                let (share, what) = verdict::against_exact(&outputs[i], want, peer, half)?;
                 worst_ratio = worst_ratio.max(share);
                 if share > 1.0 {
                     problems.push(format!("set {k}: output {name:?}: {what}"));

@@ -99,8 +99,8 @@ const ROUNDING: f64 = 1e-6;
 #[derive(Default)]
 struct Outcome {
     problems: Vec<String>,
-    /// Whether the model computes in half precision, whatever its outputs are.
-    half: bool,
+    /// The half precision that the model computes in, whatever its outputs are.
+    half: Option<DType>,
     share: f64,
     error: f64,
     exact_share: Option<f64>,
@@ -155,7 +155,7 @@ fn one(cli: &Cli) -> Result<bool> {
     let model = CompiledModel::load(path)?;
     let mut options = SessionOptions::default();
     options.threads = cli.threads;
-    o.half = verdict::is_half(model.metadata());
+    o.half = verdict::half(model.metadata());
     let session = model.session(DeviceKind::parse(&cli.device)?, options)?;
     let given = cli.tolerance.as_deref().map(parse_tolerance).transpose()?;
     let tolerance = |d: DType| match given {
@@ -243,7 +243,7 @@ fn run_set(
         };
         o.tolerance = o.tolerance.max(ceiling(want.dtype()));
         // In half precision two right answers may be further apart than a tolerance: where it is known, the exact one decides.
-        let decides = set.exact.is_empty() || !(o.half || matches!(want.dtype(), DType::F16 | DType::BF16));
+        let decides = set.exact.is_empty() || !(o.half.is_some() || matches!(want.dtype(), DType::F16 | DType::BF16));
         // Where the exact result is known as well, it says how precise ours must be: the other runtime then shows that the meaning is the
         // same, and its own rounding, of some units of f32 around 1, does not count (a sigmoid of 1e-7).
         let allowed = match tolerance(want.dtype()) {
@@ -269,7 +269,7 @@ fn run_set(
     for (i, (name, exact)) in set.exact.iter().enumerate() {
         let mut say = |what: String| o.problems.push(format!("set {}: output {name:?}: {what}", o.n_sets));
         let peer = set.outputs.iter().find(|(n, _)| n == name).or(set.outputs.get(i)).map(|(_, t)| t);
-        match outputs.get(at(i, name)).map(|got| verdict::against_exact(got, exact, peer)) {
+        match outputs.get(at(i, name)).map(|got| verdict::against_exact(got, exact, peer, o.half)) {
             Some(Ok((share, what))) => {
                 o.exact_share = Some(o.exact_share.unwrap_or(0.0).max(share));
                 if share > 1.0 {

@@ -168,6 +168,16 @@ impl DimOp {
     }
 }
 
+/// Bounds of a function that grows with both operands.
+fn both(a: (i64, i64), b: (i64, i64), f: fn(i64, i64) -> i64) -> (i64, i64) {
+    (f(a.0, b.0), f(a.1, b.1))
+}
+
+/// Bounds of a quotient rounded down, where neither operand is negative and the divisor is not 0.
+fn quotient(a: (i64, i64), b: (i64, i64)) -> Option<(i64, i64)> {
+    (b.0 > 0 && a.0 >= 0).then(|| (a.0 / b.1.max(1), a.1 / b.0))
+}
+
 /// Greatest common divisor; that with 0 is the other.
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a.max(1) } else { gcd(b, a % b) }
@@ -521,19 +531,20 @@ impl DimPool {
         (clamp(lo), clamp(hi))
     }
     fn atom_range(&self, a: Atom) -> (i64, i64) {
+        // Each operand is looked at once: quotients nest as deep as a model has windows, and two looks at each would be 2ⁿ at the innermost.
         let r = |d| self.range(d);
+        let unknown = (i64::MIN, i64::MAX);
         match a {
             Atom::Sym(s) => (self.symbols[s].lo, self.symbols[s].hi),
-            Atom::Min(a, b) => (r(a).0.min(r(b).0), r(a).1.min(r(b).1)),
-            Atom::Max(a, b) => (r(a).0.max(r(b).0), r(a).1.max(r(b).1)),
-            Atom::Mod(_, b) if r(b).0 > 0 => (0, r(b).1.saturating_sub(1)),
-            Atom::FloorDiv(a, b) if r(b).0 > 0 && r(a).0 >= 0 => (r(a).0 / r(b).1.max(1), r(a).1 / r(b).0),
-            Atom::CeilDiv(a, b) if r(b).0 > 0 && r(a).0 >= 0 => (
-                r(a).0 / r(b).1.max(1),
-                // One more than the quotient bounds both roundings.
-                (r(a).1 / r(b).0).saturating_add(1),
-            ),
-            _ => (i64::MIN, i64::MAX),
+            Atom::Min(a, b) => both(r(a), r(b), i64::min),
+            Atom::Max(a, b) => both(r(a), r(b), i64::max),
+            Atom::Mod(_, b) => match r(b) {
+                (lo, hi) if lo > 0 => (0, hi.saturating_sub(1)),
+                _ => unknown,
+            },
+            Atom::FloorDiv(a, b) => quotient(r(a), r(b)).unwrap_or(unknown),
+            // One more than the quotient bounds both roundings.
+            Atom::CeilDiv(a, b) => quotient(r(a), r(b)).map_or(unknown, |(lo, hi)| (lo, hi.saturating_add(1))),
         }
     }
     /// What `build` builds, unless it overflows: then nothing, and the pool is not overflowed by it. For expressions that no model
@@ -742,6 +753,18 @@ mod tests {
         let sym = p.as_symbol(t).unwrap();
         p.sym_mut(sym).lo = 1;
         assert_eq!(p.floordiv(st, t), s);
+    }
+
+    #[test]
+    fn bounds_of_quotients_60_deep_take_no_time() {
+        let (mut p, s, t) = pool();
+        let two = p.constant(2);
+        let half = |p: &mut DimPool, d| {
+            let sum = p.add(d, t);
+            p.floordiv(sum, two)
+        };
+        let d = (0..60).fold(s, |d, _| half(&mut p, d));
+        assert_eq!(p.range(d).0, 0);
     }
 
     #[test]

@@ -8,8 +8,9 @@
 //! `--sabotage` breaks compiled models in several places of each kind; the same comparison must notice.
 
 use crate::breaks::Tally;
-use crate::{models, setup, sh};
-use anyhow::{Context, Result, bail};
+use crate::measure::{compiler, data, exact, inspect, is_half, test, tool};
+use crate::{models, sh};
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,14 +53,6 @@ const WITHOUT: &[(&str, &[&str])] =
 const N_WEIGHTS: usize = 5;
 /// Shapes at which the passes left out, the pools and the breaks are looked at.
 const FEW: usize = 3;
-
-/// Runs a tool that prints one JSON document and returns it.
-fn tool(cmd: &mut Command) -> Result<Value> {
-    let out = sh::output(cmd)?;
-    let text = String::from_utf8_lossy(&out.stdout);
-    serde_json::from_str(&text)
-        .with_context(|| format!("{} ({}): {}", sh::show(cmd), out.status, String::from_utf8_lossy(&out.stderr).trim()))
-}
 
 pub fn run(args: &Args) -> Result<()> {
     let bin = sh::tools()?;
@@ -154,35 +147,19 @@ fn pool_ratio(p: &Value) -> f64 {
 }
 
 fn compile(bin: &Path, model: &Path, output: &Path, extra: &[&str]) -> Result<String> {
-    sh::read(Command::new(bin.join("hip-compiler")).arg(model).arg("-o").arg(output).args(extra))
-}
-
-fn with_sets<'a>(c: &'a mut Command, sets: &[PathBuf]) -> &'a mut Command {
-    sets.iter().for_each(|s| {
-        c.arg("--data-dir").arg(s);
-    });
-    c
-}
-
-fn test(bin: &Path, file: &Path, sets: &[PathBuf], extra: &[&str]) -> Result<Value> {
-    tool(with_sets(Command::new(bin.join("hip-test")).arg(file).arg("--json").args(extra), sets))
+    sh::read(compiler(bin, model, output).args(extra))
 }
 
 fn model(args: &Args, m: &models::Model, bin: &Path, tally: &mut Tally) -> Result<Value> {
     let path = models::fetch(m)?;
     let dir = sh::target().join("corpus").join(&m.name);
-    let sets = data(args, m, &path, &dir)?;
+    let sets = data(m, &path, args.shapes, &dir, &[])?;
     let artifact = dir.join("model.hipep");
     let start = Instant::now();
     compile(bin, &path, &artifact, &[])?;
     let compile_ms = start.elapsed().as_millis() as u64;
     let default = inspect(bin, &artifact)?;
-    // In half precision two right answers differ by more than a tolerance from one another: only the interpreter decides.
-    let is_half = |v: &Value| v["dtype"] == "f16" || v["dtype"] == "bf16";
-    let is_weight = |v: &Value| v["shape"].as_array().is_some_and(|s| s.len() > 1);
-    let half = default["outputs"].as_array().into_iter().flatten().any(is_half)
-        || default["constants"].as_array().into_iter().flatten().any(|c| is_weight(c) && is_half(c));
-    let n_exact = if half { sets.len() } else { sets.len().min(args.reference as usize) };
+    let n_exact = if is_half(&default) { sets.len() } else { sets.len().min(args.reference as usize) };
     exact(bin, &path, &sets, n_exact)?;
     let few = &sets[..sets.len().min(FEW)];
     if args.sabotage {
@@ -235,54 +212,11 @@ fn model(args: &Args, m: &models::Model, bin: &Path, tally: &mut Tally) -> Resul
     }))
 }
 
-/// The artifact's metadata.
-fn inspect(bin: &Path, artifact: &Path) -> Result<Value> {
-    tool(Command::new(bin.join("hip-inspect")).arg(artifact).arg("--json"))
-}
-
 /// Guards of the artifact; copies, launches and kernel calls of its last run.
 fn counts(metadata: &Value, run: &Value) -> Value {
     let guards = metadata["guards"].as_array().map_or(0, Vec::len);
     let n = |what: &str| run["counters"][what].as_u64().unwrap_or(0);
     json!({"guards": guards, "copies": n("copies"), "launches": n("launches") + n("kernel_calls")})
-}
-
-/// Has the interpreter compute the outputs of the first `n` sets anew; the others lose what it may have left there.
-fn exact(bin: &Path, model: &Path, sets: &[PathBuf], n: usize) -> Result<()> {
-    for set in sets {
-        for f in std::fs::read_dir(set)?.flatten() {
-            if f.file_name().to_string_lossy().starts_with("exact_") {
-                std::fs::remove_file(f.path())?;
-            }
-        }
-    }
-    if n > 0 {
-        let mut c = Command::new(bin.join("hip-onnx-runner"));
-        sh::read(with_sets(c.arg(model).arg("--write-exact"), &sets[..n]))?;
-    }
-    Ok(())
-}
-
-/// Test data of the model, made once per number of shapes.
-fn data(args: &Args, m: &models::Model, path: &Path, dir: &Path) -> Result<Vec<PathBuf>> {
-    let data = dir.join(format!("data-{}", args.shapes));
-    let done = data.join("done.json");
-    if !done.exists() {
-        std::fs::create_dir_all(&data)?;
-        let spec = data.join("spec.json");
-        std::fs::write(&spec, m.json()?)?;
-        let mut c = Command::new(setup::python()?);
-        c.arg("xtask/py/reference.py").arg(path).arg(&spec).arg(&data).args([&args.shapes.to_string(), "7"]);
-        let out = sh::read(&mut c)?;
-        let report: Value = serde_json::from_str(out.trim())?;
-        if report["sets"].as_array().is_none_or(Vec::is_empty) {
-            bail!("onnxruntime ran no shape: {}", report["error"]);
-        }
-        std::fs::write(&done, out)?;
-    }
-    let report: Value = serde_json::from_str(&std::fs::read_to_string(done)?)?;
-    let n = report["sets"].as_array().map_or(0, Vec::len);
-    Ok((0..n).map(|i| data.join(format!("test_data_set_{i}"))).collect())
 }
 
 fn hash(path: &Path) -> Result<String> {

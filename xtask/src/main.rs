@@ -1,7 +1,7 @@
 //! Developer commands. This crate depends on none of ours, so that it builds before LLVM is installed.
 //!
-//! In reading order: `demo` and `test` (the README's two commands), `check`, `kernels`, `corpus`, `conformance`, `random`, `compare`; each is one
-//! file. `gpu_kit` makes what runs on other machines, `smoke` tests its smallest script. `setup` brings what a command needs and says
+//! In reading order: `demo` and `test` (the README's two commands), `check`, `kernels`, `corpus`, `generated`, `conformance`, `random`, `compare`; each is
+//! one file. `measure` is what `corpus` and `generated` share. `gpu_kit` makes what runs on other machines, `smoke` tests its smallest script. `setup` brings what a command needs and says
 //! what and why; `models` fetches models by package name; `breaks` counts what `--sabotage` breaks; `suite` runs a program over many cases; `tidy` holds the rules of the tree,
 //! `deny` those for packages we depend on.
 
@@ -12,8 +12,10 @@ mod conformance;
 mod corpus;
 mod demo;
 mod deny;
+mod generated;
 mod gpu_kit;
 mod kernels;
+mod measure;
 mod models;
 mod random;
 mod setup;
@@ -44,6 +46,8 @@ enum Command {
     Kernels(kernels::Args),
     /// Compile real models and compare with onnxruntime over several shapes.
     Corpus(corpus::Args),
+    /// Compile graphs that exporters have made into a folder, compare them with onnxruntime, and decode with those that can.
+    Generated(generated::Args),
     /// Run the ONNX backend suite.
     Conformance(conformance::Args),
     /// Make random models from the operator rows and compare with the interpreter and onnxruntime.
@@ -65,6 +69,7 @@ fn main() -> anyhow::Result<()> {
         Command::Check(a) => check::run(&a),
         Command::Kernels(a) => kernels::run(&a),
         Command::Corpus(a) => corpus::run(&a),
+        Command::Generated(a) => generated::run(&a),
         Command::Conformance(a) => conformance::run(&a),
         Command::Random(a) => random::run(&a),
         Command::Models(a) => models::run(&a),

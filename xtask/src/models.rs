@@ -28,7 +28,7 @@ pub const PINNED: &[&str] = &[
     "morpheme-cnn-fp16",
 ];
 
-/// An entry of the corpus list.
+/// An entry of a list of models.
 pub struct Model {
     /// Name.
     pub name: String,
@@ -37,7 +37,11 @@ pub struct Model {
 }
 
 impl Model {
-    fn str(&self, key: &str) -> Result<&str> {
+    /// A text of the entry.
+    ///
+    /// # Errors
+    /// When it has none of this name.
+    pub fn str(&self, key: &str) -> Result<&str> {
         self.entry.get(key).and_then(Value::as_str).with_context(|| format!("{}: no {key}", self.name))
     }
     /// Whether its weights are generated and must be seeded before it is measured.
@@ -50,14 +54,22 @@ impl Model {
     }
 }
 
-/// All entries.
+/// All entries of the corpus.
 ///
 /// # Errors
 /// When the list cannot be read.
 pub fn list() -> Result<Vec<Model>> {
-    let text = std::fs::read_to_string("xtask/data/corpus.toml").context("xtask/data/corpus.toml")?;
-    let all: Value = toml::from_str(&text)?;
-    let models = all.get("model").and_then(Value::as_array).context("no [[model]] in the list")?;
+    entries("xtask/data/corpus.toml", "model")
+}
+
+/// The entries of a list, whose table is `key`.
+///
+/// # Errors
+/// When the list cannot be read.
+pub fn entries(file: &str, key: &str) -> Result<Vec<Model>> {
+    let text = std::fs::read_to_string(file).with_context(|| file.to_string())?;
+    let all: Value = toml::from_str(&text).with_context(|| file.to_string())?;
+    let models = all.get(key).and_then(Value::as_array).with_context(|| format!("no [[{key}]] in {file}"))?;
     let name = |m: &Value| m.get("name").and_then(Value::as_str).map(str::to_string).context("a model without name");
     models.iter().map(|m| Ok(Model { name: name(m)?, entry: m.clone() })).collect()
 }

@@ -77,6 +77,21 @@ fn an_exporters_reshape_chain_is_known_at_compile_time() {
     assert!(info.unknown.is_empty() && m.0.guards.is_empty(), "{:?}", m.0.guards);
 }
 
+/// The bounds of a window's extent reach below 0; an extent it is all the same, never the -1 of what is left.
+#[test]
+fn a_reshape_to_the_extents_of_its_operand_changes_nothing() {
+    let mut m = Model::new();
+    let main = m.0.main;
+    let x = m.input(DType::F32, &["b", "4", "n"]);
+    let window = [("kernel_shape", Attr::Ints([3].into())), ("strides", Attr::Ints([2].into()))];
+    let pooled = m.node(main, "MaxPool", &[x], &window);
+    let shape = m.node(main, "Shape", &[pooled], &[]);
+    let y = m.node(main, "Reshape", &[pooled, shape], &[]);
+    m.0.graph_mut().outputs = vec![y];
+    m.infer();
+    assert_eq!(m.show(y), m.show(pooled));
+}
+
 /// Bounds at the ends of i64 stand for the ends of the axis: no extent holds a number that its text could not say.
 #[test]
 fn slices_to_the_ends_of_i64_have_plain_extents() {

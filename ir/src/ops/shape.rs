@@ -361,8 +361,9 @@ fn reshape_infer(c: &mut InferCtx) -> Result<()> {
                 return Err(c.error(ErrorKind::Shape, format!("Reshape: extent {k} of the new shape is not possible")));
             }
             Some(_) => d,
-            None if lo >= 0 => {
-                if lo == 0 && !allow_zero {
+            // What the operand has as an extent is one, though its bounds may not say so.
+            None if lo >= 0 || ins.as_ref().is_some_and(|s| s.contains(&d)) => {
+                if lo <= 0 && !allow_zero {
                     literal.extend(kept.map(|k| (d, k)));
                 }
                 d
