@@ -12,6 +12,7 @@ pub mod data;
 pub mod einsum;
 pub mod elementwise;
 pub mod grid;
+pub mod heads;
 pub mod image;
 pub mod linear_attention;
 pub mod loss;

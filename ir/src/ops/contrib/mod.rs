@@ -1,8 +1,16 @@
 //! Rows of com.microsoft: what exporters and optimizers of transformers, speech and quantized models write beyond ai.onnx.
 
+mod attend;
+pub mod attention;
 pub mod bias;
+pub mod embed;
+pub mod mha;
+pub mod packed;
+pub mod padding;
+pub mod position;
 pub mod residual;
 pub mod rotary;
+pub mod sparse;
 
 use super::broadcast::require_broadcasts_to;
 use super::row::{FLOATS, same_type_as_0};

@@ -10,7 +10,8 @@ use tensor::Diagnostic;
 /// What `f` makes of a node of the newest row of the operator.
 pub(super) fn with<T>(op: &str, text: &str, extents: Extents, f: impl FnOnce(&OpDef, &Case, Prepared) -> T) -> T {
     let registry = Registry::builtin();
-    let def = &registry[registry.newest("", op)];
+    let (domain, name) = op.split_once(':').unwrap_or(("", op));
+    let def = &registry[registry.newest(domain, name)];
     let case = cases::parse(def, text).unwrap();
     let p = prepare(def, &case, &BTreeMap::new(), extents, 1).unwrap();
     f(def, &case, p)

@@ -78,3 +78,39 @@ fn reshapes_have_one_meaning() {
         assert!(beside(text).is_err(), "{text}");
     }
 }
+
+/// Heads, masks, pasts and what says how much of a buffer is taken fit together.
+#[test]
+fn attentions_fit_together() {
+    let of = |rest: &str| format!("[2,3,8];[2,3,8];[2,3,8];{rest} num_heads=2");
+    let good = ["_;i32[2]{3,1}", "_;i32[8]{3,1}", "_;_;_;[2,2,5,4];[2,2,5,4];i32[1]{2}"].map(of);
+    let bad = [
+        "_;i32[5]{3,1}",
+        "_;i32[2,3]{1};_;[2,2,5,4];[2,2,5,4]",
+        "_;_;_;[2,2,5,4]",
+        "_;_;[2,2,3,5]",
+        "[23]",
+        "_;_;_;[2,2,4,4];[2,2,4,4];i32[1]{2}",
+        "_;_;_;[2,2,4,4];[2,2,4,4];_;i32[1,2,4]{0}",
+    ];
+    let bad: Vec<String> = bad.map(of).into_iter().chain([of("_").replace("heads=2", "heads=3")]).collect();
+    let bad: Vec<&str> = bad.iter().map(String::as_str).collect();
+    check("com.microsoft:MultiHeadAttention", &good.each_ref().map(String::as_str), &bad);
+    let of = |rest: &str| format!("[2,3,2];[2,24];[24];{rest} num_heads=2");
+    let good = ["i32[2]{3}", "i32[4]{3}", "i32[8]{3}", "i32[2,1]{1}"].map(of);
+    let bad = [
+        "i32[5]{3}",
+        "i32[2,2]{1}",
+        "i32[2,1,2,2]{1}",
+        "_;[2,2,2,4,5] outs=2",
+        "_;[2,2,2,4,4] past_present_share_buffer=1",
+        "_ qkv_hidden_sizes=[8,4,12]",
+        "_ qkv_hidden_sizes=[4,4,16] outs=2",
+        "_ do_rotary=1 rotary_embedding_dim=3",
+    ]
+    .map(of);
+    check("com.microsoft:Attention", &good.each_ref().map(String::as_str), &bad.each_ref().map(String::as_str));
+    let fill = "[4,8];[4,8];[4,8];_;i32[2,3]{0,1,3,4,2,5};i32[3]{0,2,4} num_heads=2 mask_filter_value=";
+    let (good, bad) = (format!("{fill}-10000"), format!("{fill}-3"));
+    check("com.microsoft:PackedMultiHeadAttention", &[&good], &[&bad]);
+}
