@@ -235,7 +235,17 @@ impl Expansion<'_> {
     /// A node with several results.
     pub fn op_n(&mut self, name: &str, ins: &[Value], attrs: &[(&str, Attr)], n_outs: usize) -> SmallVec<[Value; 2]> {
         let ins: Vec<Option<Value>> = ins.iter().copied().map(Some).collect();
-        let n = self.add(name, &ins, attrs, n_outs, None);
+        self.op_with(name, &ins, attrs, n_outs)
+    }
+    /// A node with several results, some of whose operands are absent.
+    pub fn op_with(
+        &mut self,
+        name: &str,
+        ins: &[Option<Value>],
+        attrs: &[(&str, Attr)],
+        n_outs: usize,
+    ) -> SmallVec<[Value; 2]> {
+        let n = self.add(name, ins, attrs, n_outs, None);
         self.m.graphs[self.region].nodes[n].outs.clone()
     }
     fn add(
