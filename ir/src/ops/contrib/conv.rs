@@ -171,13 +171,11 @@ fn steps(attrs: &Attrs, rank: usize) -> Option<[Vec<i64>; 3]> {
 fn infer_transposed(c: &mut InferCtx) -> Result<()> {
     let dtype = c.dtype(0)?;
     let refuse = |c: &InferCtx, kind, why: &str| Err(c.error(kind, format!("{}: {why}", c.def.name)));
-    if !matches!(c.attrs.str(0), None | Some("NOTSET" | "")) {
-        return refuse(
-            c,
-            ErrorKind::Unsupported,
-            "auto_pad chooses pads, and the operand gives them: leave one of them out",
-        );
+    let auto = c.attrs.str(0).unwrap_or("NOTSET");
+    if !matches!(auto, "NOTSET" | "" | "VALID" | "SAME_UPPER" | "SAME_LOWER") {
+        return refuse(c, ErrorKind::Unsupported, &format!("auto_pad {auto:?} is not known"));
     }
+    let same = auto.starts_with("SAME");
     let (Some(x), Some(w)) = (c.shape(0), c.shape(1)) else {
         c.set_unranked(0, dtype);
         return Ok(());
@@ -194,8 +192,8 @@ fn infer_transposed(c: &mut InferCtx) -> Result<()> {
         );
     };
     let pads: Option<Vec<DimId>> = match c.has(PADS) {
-        true => c.need_values(PADS).map(|v| v.to_vec()),
-        false => Some(vec![c.dims.constant(0); 2 * rank]),
+        true if !same => c.need_values(PADS).map(|v| v.to_vec()),
+        _ => Some(vec![c.dims.constant(0); 2 * rank]),
     };
     let Some(pads) = pads else {
         c.set_unranked(0, dtype);
@@ -209,6 +207,10 @@ fn infer_transposed(c: &mut InferCtx) -> Result<()> {
     let mut out: Shape = [x[0], channels].into_iter().collect();
     for a in 0..rank {
         let (s, d, one) = (c.dims.constant(strides[a]), c.dims.constant(dilations[a]), c.dims.constant(1));
+        if same {
+            out.push(c.dims.mul(x[2 + a], s));
+            continue;
+        }
         let more = c.dims.constant(extra[a] + 1);
         let (last, gaps) = (c.dims.sub(x[2 + a], one), c.dims.sub(w[2 + a], one));
         let (reach, span) = (c.dims.mul(last, s), c.dims.mul(gaps, d));
@@ -233,17 +235,25 @@ fn transposed_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
     let steps = steps(c.attrs, rank).ok_or_else(wrong)?;
     let [strides, dilations, extra] =
         steps.map(|v| v.into_iter().filter_map(|n| usize::try_from(n).ok()).collect::<Vec<_>>());
-    let pads = c.opt(PADS).map_or_else(|| vec![0; 2 * rank], Tensor::to_i64_vec);
     let kernel = w.shape().get(2..).unwrap_or(&[]).to_vec();
     let int = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    let mut pads = c.opt(PADS).map_or_else(|| vec![0; 2 * rank], Tensor::to_i64_vec);
     if x.shape().len() < 3 || w.shape().len() != x.shape().len() || pads.len() != 2 * rank || kernel.contains(&0) {
         return Err(wrong());
     }
-    let out = |a: usize| {
-        let full = (int(x.shape()[2 + a]) - 1) * int(strides[a]) + int((kernel[a] - 1) * dilations[a] + 1 + extra[a]);
-        usize::try_from(full - pads[a] - pads[a + rank]).ok()
-    };
-    let outs: Vec<usize> = (0..rank).map(out).collect::<Option<_>>().ok_or_else(wrong)?;
+    let mut outs = Vec::new();
+    for a in 0..rank {
+        let span = int((kernel[a] - 1) * dilations[a] + 1 + extra[a]);
+        let full = (int(x.shape()[2 + a]) - 1) * int(strides[a]) + span;
+        if let Some(auto) = c.attrs.str(0).filter(|auto| auto.starts_with("SAME")) {
+            let total = (full - int(x.shape()[2 + a] * strides[a])).max(0);
+            let (small, large) = (total / 2, total - total / 2);
+            (pads[a], pads[a + rank]) = if auto == "SAME_UPPER" { (small, large) } else { (large, small) };
+            outs.push(x.shape()[2 + a] * strides[a]);
+            continue;
+        }
+        outs.push(usize::try_from(full - pads[a] - pads[a + rank]).map_err(|_| wrong())?);
+    }
     let window =
         Window { kernel, strides, dilations, begin: pads[..rank].to_vec(), end: pads[rank..].to_vec(), ceil: false };
     let group = usize::try_from(c.attrs.int(4).unwrap_or(1)).unwrap_or(1);
@@ -258,7 +268,8 @@ fn expand_transposed(x: &mut Expansion) -> Result<Vec<Value>> {
     ins.extend(x.input(3));
     let attrs = own(x, ACTIVATION);
     let y = x.op("ConvTranspose", &ins, &attrs);
-    let Some(pads) = x.input(PADS) else { return Ok(vec![y]) };
+    let chosen = x.attrs().str(0).is_some_and(|auto| auto.starts_with("SAME"));
+    let Some(pads) = x.input(PADS).filter(|_| !chosen) else { return Ok(vec![y]) };
     let spatial = i64::try_from(rank - 2).unwrap_or(0);
     let (begin, after) = (x.slice(pads, 0, 0, spatial), x.slice(pads, 0, spatial, 2 * spatial));
     let extents: Vec<Value> = (0..spatial).map(|a| x.extent(y, 2 + a)).collect();
@@ -349,7 +360,7 @@ pub static ROWS: &[OpDef] = &[
         ],
         ..ROW
     },
-    // ConvTranspose whose pads are an operand.
+    // ConvTranspose whose pads are an operand, but where auto_pad chooses them.
     OpDef {
         name: "ConvTransposeWithDynamicPads",
         domain: MICROSOFT,
@@ -365,6 +376,9 @@ pub static ROWS: &[OpDef] = &[
             "[1,2,3,4];[2,3,3,3];i64[4]{0,1,1,0};[3] strides=[2,2]",
             "[1,4,5];[4,1,3];i64[2]{1,1} kernel_shape=[3] group=4 dilations=[2]",
             "[1,2,3];[2,2,2] strides=[3] output_padding=[1] kernel_shape=[2]",
+            "[1,2,3,4];[2,3,3,3];i64[4]{0,1,1,0} strides=[2,1] auto_pad=VALID",
+            "[1,2,3,4];[2,3,4,3];i64[4]{0,1,1,0} strides=[2,2] auto_pad=SAME_UPPER",
+            "[1,2,3,4];[2,3,4,3];i64[4]{0,1,1,0} strides=[1,2] auto_pad=SAME_LOWER",
         ],
         ..ROW
     },
