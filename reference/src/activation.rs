@@ -67,6 +67,10 @@ functions! {
     celu(alpha): |x| math::max(0.0, x) + math::min(0.0, alpha * (x / alpha).exp_m1());
     /// `ln(1 + eˣ)`.
     softplus(): |x| math::softplus(x);
+    /// `alpha · ln(1 + e^(beta·x))`.
+    parametric_softplus(alpha, beta): |x| alpha * math::softplus(beta * x);
+    /// `alpha · tanh(beta·x)`.
+    scaled_tanh(alpha, beta): |x| alpha * (beta * x).tanh();
     /// `x / (1 + |x|)`.
     softsign(): |x| x / (1.0 + x.abs());
     /// `x · tanh(softplus(x))`.

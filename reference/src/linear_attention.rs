@@ -94,29 +94,32 @@ pub fn linear_attention(
     Ok([from_f64s(q.dtype(), &[b, t, n_q * d_v], &y), from_f64s(state_type, &[b, h, d_k, d_v], &state)])
 }
 
-/// Each channel of `x` `[b, c, n]` times its kernel `w` `[c, 1, k]` at every place where the kernel fits, plus its bias.
+/// Each channel of `x` `[b, c, n]` times its kernel `w` `[c, 1, k]`, whose taps are `dilation` apart, at every place where the kernel fits,
+/// plus its bias.
 ///
 /// # Errors
 /// `Shape` for operands that do not fit.
-pub fn depthwise(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+pub fn depthwise(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, dilation: usize) -> Result<Tensor> {
     let fail = || Diagnostic::new(ErrorKind::Shape, "operands of a depthwise convolution do not fit");
     let (&[b, c, n], &[_, _, k]) = (x.shape(), w.shape()) else { return Err(fail()) };
-    if w.shape()[..2] != [c, 1] || k == 0 || n + 1 < k || bias.is_some_and(|b| b.n_elems() != c) {
+    let reach = k.saturating_sub(1) * dilation;
+    if w.shape()[..2] != [c, 1] || k == 0 || n < reach || bias.is_some_and(|b| b.n_elems() != c) {
         return Err(fail());
     }
     let (xs, ws, bias) = (f64s(x), f64s(w), bias.map(f64s));
-    let places = n + 1 - k;
+    let places = n - reach;
     let mut y = vec![];
     for (row, i) in (0..b * c).flat_map(|row| (0..places).map(move |i| (row, i))) {
         let channel = row % c;
-        let sum: f64 = (0..k).map(|j| xs[row * n + i + j] * ws[channel * k + j]).sum();
+        let sum: f64 = (0..k).map(|j| xs[row * n + i + j * dilation] * ws[channel * k + j]).sum();
         y.push(sum + bias.as_ref().map_or(0.0, |b| b[channel]));
     }
     Ok(from_f64s(x.dtype(), &[b, c, places], &y))
 }
 
-/// `CausalConvWithState`: each channel of `x` `[b, c, n]` convolved with its kernel `w` `[c, 1, k]`, looking back; what lies before the
-/// first position is `state` `[b, c, k - 1]` or zeros. Then `x · sigmoid(x)` where `swish`. The result, and the last k - 1 positions.
+/// `CausalConvWithState`: each channel of `x` `[b, c, n]` convolved with its kernel `w` `[c, 1, k]`, whose taps are `dilation` apart, looking
+/// back; what lies before the first position is `state` `[b, c, (k - 1) · dilation]` or zeros. Then `x · sigmoid(x)` where `swish`. The
+/// result, and as many last positions as the state has.
 ///
 /// # Errors
 /// `Shape` for operands of other ranks.
@@ -125,12 +128,13 @@ pub fn causal_conv(
     w: &Tensor,
     bias: Option<&Tensor>,
     state: Option<&Tensor>,
+    dilation: usize,
     swish: bool,
 ) -> Result<[Tensor; 2]> {
     let (&[b, c, n], &[_, _, k]) = (x.shape(), w.shape()) else {
         return Err(Diagnostic::new(ErrorKind::Shape, "CausalConvWithState: operands have 3 axes"));
     };
-    let before = k.saturating_sub(1);
+    let before = k.saturating_sub(1) * dilation;
     if w.shape()[..2] != [c, 1]
         || k == 0
         || bias.is_some_and(|b| b.n_elems() != c)
@@ -144,7 +148,7 @@ pub fn causal_conv(
         (0..b * c).flat_map(|row| (0..n + before).map(move |i| (row, i))).map(|(r, i)| at(r, i)).collect();
     let last: Vec<f64> =
         (0..b * c).flat_map(|row| (n..n + before).map(move |i| (row, i))).map(|(r, i)| at(r, i)).collect();
-    let y = depthwise(&Tensor::from_f64(&[b, c, n + before], &all), w, bias)?;
+    let y = depthwise(&Tensor::from_f64(&[b, c, n + before], &all), w, bias, dilation)?;
     let y: Vec<f64> = f64s(&y).into_iter().map(|v| if swish { v / (1.0 + (-v).exp()) } else { v }).collect();
     let d: DType = x.dtype();
     Ok([from_f64s(d, x.shape(), &y), from_f64s(d, &[b, c, before], &last)])

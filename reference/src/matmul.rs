@@ -276,6 +276,47 @@ pub fn attention(
     Ok(from_f64s(q.dtype(), &shape, &out))
 }
 
+/// `Inverse`: inverses of the square matrices in the last two axes, each solved for from the identity by elimination with the greatest
+/// element as pivot, and substitution backwards. Of a matrix without an inverse infinities or NaN.
+///
+/// # Errors
+/// `Shape` when the last two axes do not exist or differ.
+pub fn inverse(x: &Tensor) -> Result<Tensor> {
+    let [batch @ .., rows, n] = x.shape() else {
+        return Err(Diagnostic::new(ErrorKind::Shape, "Inverse needs matrices"));
+    };
+    let n = *n;
+    if *rows != n {
+        return Err(Diagnostic::new(ErrorKind::Shape, format!("Inverse: {rows} rows and {n} columns")));
+    }
+    let all = f64s(x);
+    let mut y = Vec::new();
+    for b in 0..batch.iter().product() {
+        let mut a = all[b * n * n..(b + 1) * n * n].to_vec();
+        let mut solved: Vec<f64> = (0..n * n).map(|p| if p / n == p % n { 1.0 } else { 0.0 }).collect();
+        for i in 0..n {
+            let best = (i..n).fold(i, |best, r| if a[r * n + i].abs() > a[best * n + i].abs() { r } else { best });
+            for c in 0..n {
+                a.swap(i * n + c, best * n + c);
+                solved.swap(i * n + c, best * n + c);
+            }
+            for r in i + 1..n {
+                let factor = a[r * n + i] / a[i * n + i];
+                for c in 0..n {
+                    a[r * n + c] -= factor * a[i * n + c];
+                    solved[r * n + c] -= factor * solved[i * n + c];
+                }
+            }
+        }
+        for (r, c) in (0..n).rev().flat_map(|r| (0..n).map(move |c| (r, c))) {
+            let known: f64 = (r + 1..n).map(|k| a[r * n + k] * solved[k * n + c]).sum();
+            solved[r * n + c] = (solved[r * n + c] - known) / a[r * n + r];
+        }
+        y.extend(solved);
+    }
+    Ok(from_f64s(x.dtype(), x.shape(), &y))
+}
+
 /// `Det`: determinants of the square matrices in the last two axes, by elimination with the greatest element as pivot.
 ///
 /// # Errors

@@ -7,6 +7,12 @@ use tensor::{Diagnostic, ErrorKind, Result};
 /// How many different problems are spelled out.
 const SHOWN: usize = 40;
 
+/// Whether a node is a search through what a decoder may say: a loop over a model, with a choice in each step that no graph has.
+fn generates(n: &SourceNode) -> bool {
+    const SEARCHES: [&str; 4] = ["BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"];
+    n.domain == "com.microsoft" && SEARCHES.contains(&n.op)
+}
+
 /// Problems in order of first occurrence.
 #[derive(Default)]
 pub(super) struct Problems {
@@ -35,6 +41,11 @@ impl Problems {
         known.sort_unstable();
         let what = format!("{} of {} at opset {version}", n.op, Self::domain(n.domain));
         self.add("operator", what, path, || match known.as_slice() {
+            [] if generates(n) => {
+                "it generates token by token with a decoder that it holds: compile the decoder's step as a model of its own, and keep the \
+                 loop and the choice of tokens in the program that runs it"
+                    .into()
+            }
             [] => "no such operator: add a row, or include its function in the model".into(),
             rows => {
                 let span = |&(a, b): &(i64, i64)| match b {

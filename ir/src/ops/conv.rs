@@ -155,11 +155,17 @@ const PLACES: Places = Places { weight: 1, bias: 2 };
 
 /// Checks ranks, channels and the bias; gives the shapes of x and w, when known.
 fn checked(c: &mut InferCtx, at: Places, transposed: bool) -> Result<Option<(Shape, Shape, i64)>> {
+    let (Some(x), Some(w)) = (c.shape(0), c.shape(at.weight)) else { return Ok(None) };
+    let group = check(c, at.bias, (&x, &w), transposed)?;
+    Ok(Some((x, w, group)))
+}
+
+/// Checks ranks, channels and the bias, operand `bias`, of an image `[n, c, …]` and a weight; gives the number of groups.
+fn check(c: &mut InferCtx, bias: usize, (x, w): (&Shape, &Shape), transposed: bool) -> Result<i64> {
     let group = c.attrs.int(GROUP).unwrap_or(1);
     if group < 1 {
         return Err(c.error(ErrorKind::Shape, format!("{}: group is {group}", c.def.name)));
     }
-    let (Some(x), Some(w)) = (c.shape(0), c.shape(at.weight)) else { return Ok(None) };
     if x.len() < 3 || x.len() != w.len() {
         let text = format!("{}: the image has {} axes and the weight {}", c.def.name, x.len(), w.len());
         return Err(c.error(ErrorKind::Shape, text));
@@ -174,14 +180,14 @@ fn checked(c: &mut InferCtx, at: Places, transposed: bool) -> Result<Option<(Sha
     // Channels of the image: those of the weight, of which one extent may be known where the other is not.
     let (what, split) = if transposed { ("image", &[x[1], w[0]][..]) } else { ("output", &[w[0]][..]) };
     require_groups(c, split, group, what)?;
-    if let Some(b) = c.shape(at.bias) {
+    if let Some(b) = c.shape(bias) {
         let m = if transposed { c.dims.mul(w[1], k) } else { w[0] };
         match b.as_slice() {
             [n] => c.require_eq(*n, m, "one bias per output channel")?,
             _ => return Err(c.error(ErrorKind::Shape, format!("{}: the bias has {} axes", c.def.name, b.len()))),
         }
     }
-    Ok(Some((x, w, group)))
+    Ok(group)
 }
 
 /// Requires channels, given by one or more extents that are equal, to be a multiple of the number of groups.
@@ -205,18 +211,25 @@ fn conv_infer(c: &mut InferCtx) -> Result<()> {
 
 /// Shape rule of a convolution that gives elements of type `to`.
 pub(super) fn conv_shape(c: &mut InferCtx, at: Places, to: DType) -> Result<()> {
-    let Some((x, w, _)) = checked(c, at, false)? else {
+    let (Some(x), Some(w)) = (c.shape(0), c.shape(at.weight)) else {
         c.set_unranked(0, to);
         return Ok(());
     };
+    let out = conv_extents(c, at.bias, (x, w))?;
+    c.set(0, to, out);
+    Ok(())
+}
+
+/// Extents `[n, m, …]` of the convolution of an image `[n, c, …]`, whose bias is operand `bias`.
+pub(super) fn conv_extents(c: &mut InferCtx, bias: usize, (x, w): (Shape, Shape)) -> Result<Shape> {
+    check(c, bias, (&x, &w), false)?;
     let kernel = kernel_of(c.dims, &w);
     let g = geometry(c.dims, c.attrs, Some(DILATIONS), &x[2..], kernel, false);
     let g = g.map_err(|e| c.error(e.kind(), format!("{}: {}", c.def.name, e.message())))?;
     require_kernel(c, &w)?;
     let mut out: Shape = [x[0], w[0]].into_iter().collect();
     out.extend(g.counted(c)?);
-    c.set(0, to, out);
-    Ok(())
+    Ok(out)
 }
 
 /// Windows and groups of a node on tensors.

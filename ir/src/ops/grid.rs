@@ -18,7 +18,7 @@ const GRID: (&str, &[DType]) = ("T2", &[F32, F16, F64]);
 const CORNERS: AttrDef = attr("align_corners", AttrKind::Int(0));
 const PADDING: AttrDef = attr("padding_mode", AttrKind::Str("zeros"));
 
-const SAMPLE: OpDef = OpDef {
+pub(super) const SAMPLE: OpDef = OpDef {
     name: "GridSample",
     inputs: &[req("X", "T1"), req("grid", "T2")],
     outputs: &[req("Y", "T1")],

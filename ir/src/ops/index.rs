@@ -18,7 +18,7 @@ const TP: (&str, &[DType]) = ("T", PLAIN);
 const I: (&str, &[DType]) = ("I", &[I64]);
 const IND: (&str, &[DType]) = ("Tind", &[I32, I64]);
 
-const GATHER_ND: OpDef = OpDef {
+pub(super) const GATHER_ND: OpDef = OpDef {
     name: "GatherND",
     traits: MOVES,
     inputs: &[req("data", "T"), req("indices", "I")],

@@ -71,7 +71,7 @@ pub static ROWS: &[OpDef] = &[
         infer: infer_causal_conv,
         reference: Some(|c| {
             let swish = swish(c.attrs).unwrap_or(false);
-            Ok(causal_conv(c.input(0)?, c.input(1)?, c.opt(2), c.opt(3), swish)?.into())
+            Ok(causal_conv(c.input(0)?, c.input(1)?, c.opt(2), c.opt(3), 1, swish)?.into())
         }),
         lower: &[Candidate::Expand(expand_causal_conv)],
         tolerance: Tol::Rel(1e-5),
@@ -83,12 +83,13 @@ pub static ROWS: &[OpDef] = &[
         ],
         ..ROW
     },
-    // y[b, c, n] = Σ w[c, 0, k] · x[b, c, n + k] + bias[c]
+    // y[b, c, n] = Σ w[c, 0, k] · x[b, c, n + dilation · k] + bias[c]
     OpDef {
         name: "DepthwiseConv",
         domain: HIP_DOMAIN,
         inputs: &[req("x", "T"), req("w", "T"), opt("bias", "T")],
         outputs: &[req("y", "T")],
+        attrs: &[attr("dilation", AttrKind::Int(1))],
         dtypes: &[("T", TYPES)],
         infer: |c| {
             let dtype = c.dtype(0)?;
@@ -96,28 +97,37 @@ pub static ROWS: &[OpDef] = &[
                 c.set_unranked(0, dtype);
                 return Ok(());
             };
-            let one = c.dims.constant(1);
-            let more = c.dims.add(x[2], one);
-            let places = c.dims.sub(more, w[2]);
+            let (one, step) = (c.dims.constant(1), c.dims.constant(dilation(c.attrs)));
+            let gaps = c.dims.sub(w[2], one);
+            let reach = c.dims.mul(gaps, step);
+            let places = c.dims.sub(x[2], reach);
             let places = c.extent(places)?;
             c.set(0, dtype, [x[0], x[1], places]);
             Ok(())
         },
-        reference: Some(|c| Ok(vec![depthwise(c.input(0)?, c.input(1)?, c.opt(2))?])),
+        reference: Some(|c| {
+            let step = usize::try_from(dilation(c.attrs)).unwrap_or(1);
+            Ok(vec![depthwise(c.input(0)?, c.input(1)?, c.opt(2), step)?])
+        }),
         lower: &[Candidate::Loops(depthwise_loops)],
         tolerance: Tol::Rel(1e-5),
-        cases: &["[2,3,6];[3,1,4];[3]", "[1,2,5];[2,1,1]"],
+        cases: &["[2,3,6];[3,1,4];[3]", "[1,2,5];[2,1,1]", "[2,3,7];[3,1,3];[3] dilation=2"],
         ..ROW
     },
 ];
 
+/// The step between the taps of a DepthwiseConv.
+fn dilation(a: &Attrs) -> i64 {
+    a.int(0).unwrap_or(1)
+}
+
 /// Heads of queries, and of keys and values.
-fn heads(a: &Attrs) -> (usize, usize) {
+pub(super) fn heads(a: &Attrs) -> (usize, usize) {
     let n = |slot| usize::try_from(a.int(slot).unwrap_or(0)).unwrap_or(0);
     (n(Q_HEADS), n(KV_HEADS))
 }
 
-fn rule(a: &Attrs) -> Option<Rule> {
+pub(super) fn rule(a: &Attrs) -> Option<Rule> {
     Some(match a.str(UPDATE_RULE)? {
         "linear" => Rule { gated: false, delta: false },
         "gated" => Rule { gated: true, delta: false },
@@ -307,8 +317,9 @@ fn depthwise_loops(c: &mut NodeCtx) -> Plan<Nest> {
     let mut b = Builder::over_result(c)?;
     b.nest.inner = vec![w.shape[2]];
     let (image, channel, tap, first) = (b.along(outer(0)), b.along(outer(1)), b.along(inner(0)), b.fixed_at(0));
+    let (zero, step) = (b.c.dims.constant(0), b.c.dims.constant(dilation(b.c.attrs)));
     let mut place = b.along(outer(2));
-    place.terms.extend(tap.terms.iter().copied());
+    place.terms.extend(b.affine(zero, step, inner(0)).terms);
     let x = b.load(0, [image, channel.clone(), place])?;
     let k = b.load(1, [channel.clone(), first, tap])?;
     let product = b.bin(BinOp::Mul, x, k);

@@ -205,7 +205,13 @@ fn set(c: &mut InferCtx, s: Option<Shape>) -> Result<()> {
 
 /// Extents of a product of the operands `of`: batch axes broadcast, the inner extents must agree, operands of rank 1 lose their axis.
 pub(super) fn product_shape(c: &mut InferCtx, of: (usize, usize), trans: (bool, bool)) -> Result<Option<Shape>> {
-    let (Some(mut a), Some(mut b)) = (c.shape(of.0), c.shape(of.1)) else { return Ok(None) };
+    let (Some(a), Some(b)) = (c.shape(of.0), c.shape(of.1)) else { return Ok(None) };
+    product_extents(c, (a, b), trans).map(Some)
+}
+
+/// As [`product_shape`], of operands with these extents.
+pub(super) fn product_extents(c: &mut InferCtx, of: (Shape, Shape), trans: (bool, bool)) -> Result<Shape> {
+    let (mut a, mut b) = of;
     if a.is_empty() || b.is_empty() {
         return Err(c.error(ErrorKind::Shape, format!("{} needs operands of at least 1 axis", c.def.name)));
     }
@@ -233,10 +239,10 @@ pub(super) fn product_shape(c: &mut InferCtx, of: (usize, usize), trans: (bool, 
     if b.len() > 1 {
         out.push(b[b.len() - 1]);
     }
-    Ok(Some(out))
+    Ok(out)
 }
 
-fn gemm_infer(c: &mut InferCtx) -> Result<()> {
+pub(super) fn gemm_infer(c: &mut InferCtx) -> Result<()> {
     for i in 0..2 {
         if c.shape(i).is_some_and(|s| s.len() != 2) {
             return Err(c.error(ErrorKind::Shape, "Gemm multiplies matrices of 2 axes"));

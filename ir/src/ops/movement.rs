@@ -46,7 +46,7 @@ const SLICE: OpDef = OpDef {
     ],
     ..ROW
 };
-const PAD: OpDef = OpDef {
+pub(super) const PAD: OpDef = OpDef {
     name: "Pad",
     outputs: &[req("output", "T")],
     dtypes: &[("T", PLAIN), IND],

@@ -75,7 +75,7 @@ const UNSQUEEZE: OpDef = OpDef {
     ..ROW
 };
 
-const RANGE: OpDef = OpDef {
+pub(super) const RANGE: OpDef = OpDef {
     name: "Range",
     inputs: &[req("start", "T"), req("limit", "T"), req("delta", "T")],
     outputs: &[req("output", "T")],
@@ -695,7 +695,7 @@ fn constant_of_shape_infer(c: &mut InferCtx) -> Result<()> {
 }
 
 /// How many steps of `d` lead from `s` to before `l`.
-fn steps(c: &mut InferCtx, s: DimId, l: DimId, d: DimId) -> DimId {
+pub(super) fn steps(c: &mut InferCtx, s: DimId, l: DimId, d: DimId) -> DimId {
     let (span, zero) = (c.dims.sub(l, s), c.dims.constant(0));
     let n = c.dims.ceildiv(span, d);
     c.dims.max(n, zero)

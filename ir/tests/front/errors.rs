@@ -119,6 +119,36 @@ the model uses 2 operators, 3 attributes that are not supported
     );
 }
 
+/// They hold their decoder, whose nodes are not looked at.
+#[test]
+fn searches_through_what_a_decoder_says() {
+    for op in ["BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"] {
+        let decoder = graph(
+            vec![node("Nope", &["ids"], &["logits"])],
+            vec![value("ids", DType::I32, &["b", "1"])],
+            vec![value("logits", DType::F32, &["b", "1", "50"])],
+        );
+        let search = NodeProto { domain: "com.microsoft".into(), ..node(op, &["ids", "longest"], &["sequences"]) };
+        let g = graph(
+            vec![with(named("/search", search), [graph_attr("decoder", decoder), int("eos_token_id", 1)])],
+            vec![value("ids", DType::I32, &["b", "s"]), value("longest", DType::I32, &["1"])],
+            vec![value("sequences", DType::I32, &["b", "n"])],
+        );
+        let mut m = model(g);
+        m.opset_import.push(OperatorSetIdProto { domain: "com.microsoft".into(), version: 1 });
+        check(
+            &m,
+            &format!(
+                "
+the model uses 1 operator that is not supported
+  operator  {op} of com.microsoft at opset 1: 1 node, first /search; it generates token by token with a decoder that it holds: compile the \
+                 decoder's step as a model of its own, and keep the loop and the choice of tokens in the program that runs it
+  help      each line says what would help; docs/OPS.md lists the operators that are supported"
+            ),
+        );
+    }
+}
+
 #[test]
 fn operators_that_changed_after_their_row() {
     let g = graph(

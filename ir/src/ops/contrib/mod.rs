@@ -1,16 +1,29 @@
 //! Rows of com.microsoft: what exporters and optimizers of transformers, speech and quantized models write beyond ai.onnx.
 
+mod activate;
 mod attend;
 pub mod attention;
 pub mod bias;
+pub mod compositions;
+pub mod conv;
+pub mod crop;
+pub mod earlier;
 pub mod embed;
+pub mod fused;
+pub mod group_norm;
+pub mod inverse;
+pub mod masked;
 pub mod mha;
+pub mod mrotary;
 pub mod packed;
 pub mod padding;
 pub mod position;
 pub mod residual;
 pub mod rotary;
+pub mod softmax;
 pub mod sparse;
+pub mod state;
+pub mod words;
 
 use super::broadcast::require_broadcasts_to;
 use super::row::{FLOATS, same_type_as_0};
@@ -19,7 +32,7 @@ use crate::op::{InferCtx, RefCtx};
 use reference::data::{f64s, from_f64s};
 use reference::elementwise as e;
 use tensor::DType::{self, F32, F64};
-use tensor::{Result, Tensor};
+use tensor::{DimId, Result, Tensor};
 
 const MICROSOFT: &str = "com.microsoft";
 const T: (&str, &[DType]) = ("T", FLOATS);
@@ -35,6 +48,17 @@ fn like_first(c: &mut InferCtx) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// States that `part` divides `whole`, where both may be 0.
+fn require_divides(c: &mut InferCtx, part: DimId, whole: DimId, what: &str) -> Result<()> {
+    let (zero, one) = (c.dims.constant(0), c.dims.constant(1));
+    let some = c.dims.min(whole, one);
+    let name = c.def.name;
+    c.require_le(some, part, &format!("{name}: {what}"));
+    let part = c.dims.max(part, one);
+    let rest = c.dims.modulo(whole, part);
+    c.require_eq(rest, zero, what)
 }
 
 /// The sum of operand 0 and of those of `operands` that are there, in f64.

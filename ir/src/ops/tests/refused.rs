@@ -114,3 +114,29 @@ fn attentions_fit_together() {
     let (good, bad) = (format!("{fill}-10000"), format!("{fill}-3"));
     check("com.microsoft:PackedMultiHeadAttention", &[&good], &[&bad]);
 }
+
+/// Attributes of com.microsoft that name something else than what is known: never ignored.
+#[test]
+fn fused_operators_say_what_they_do_not_know() {
+    let refused = [
+        ("FusedGemm", "[3,4];[4,5] activation=Swoosh", "activation \"Swoosh\" is none of Relu"),
+        ("FusedGemm", "[3,4];[4,5] activation=ScaledTanh activation_alpha=1", "needs its parameter beta"),
+        ("FusedConv", "[1,1,6];[2,1,3] activation=Clip activation_params=[1]", "needs its parameter max"),
+        ("FusedConv", "[1,1,6];[2,1,3] activation=Relu activation_params=[1]", "and activation \"Relu\" takes 0"),
+        ("GroupNorm", "[2,3,4];[4];[4] groups=2 activation=2", "activation=2 is neither 0 (none) nor 1 (SiLU)"),
+        ("CausalConvWithState", "[1,2,4];[2,1,3] state_window=2", "state_window=2 is not supported, only 0"),
+        ("MRotaryEmbedding", "[1,4,16] mrope_section=[1,1]", "mrope_section [1, 1] is not three numbers"),
+        ("CDist", "[3,5];[4,5] metric=cosine", "metric \"cosine\" is neither sqeuclidean nor euclidean"),
+        ("CropAndResize", "[1,1,5,6] mode=bicubic", "mode \"bicubic\" is neither bilinear nor nearest"),
+        ("GatedAdd", "[2,4];[2,4];[2,3];[3,1]", "gate_weight is not supported"),
+    ];
+    for (op, text, why) in refused {
+        let def = super::families().find(|d| d.name == op && d.domain == "com.microsoft").unwrap();
+        let case = crate::cases::parse(def, text).unwrap();
+        let types = super::assignments(def).swap_remove(0);
+        let mut p = super::prepare(def, &case, &types, Extents::Constant, 1).unwrap();
+        let e = p.infer(def, &case).unwrap_err();
+        assert_eq!(e.kind(), tensor::ErrorKind::Unsupported, "{op} {text}");
+        assert!(e.message().starts_with(op) && e.message().contains(why), "{op} {text}: {e}");
+    }
+}
