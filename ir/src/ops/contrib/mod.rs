@@ -1,6 +1,14 @@
 //! Rows of com.microsoft: what exporters and optimizers of transformers, speech and quantized models write beyond ai.onnx.
 
 pub mod bias;
+pub mod qattention;
+pub mod qconvert;
+pub mod qembed;
+pub mod qfloat;
+pub mod qlinear;
+pub mod qlstm;
+pub mod qpool;
+pub mod qproduct;
 pub mod residual;
 pub mod rotary;
 
