@@ -55,7 +55,11 @@ impl Builder {
     }
     /// An operator of the project's own domain without attributes, with one result.
     pub fn hip(&mut self, name: &str, ins: &[Option<Value>]) -> Value {
-        let id = self.m.registry.find(ir::op::HIP_DOMAIN, name, 1).unwrap_or_else(|| panic!("no row {name}"));
+        self.of(ir::op::HIP_DOMAIN, name, ins)
+    }
+    /// The same in any domain.
+    pub fn of(&mut self, domain: &str, name: &str, ins: &[Option<Value>]) -> Value {
+        let id = self.m.registry.find(domain, name, 1).unwrap_or_else(|| panic!("no row {name}"));
         let attrs = self.m.registry[id].attrs_with(&[]);
         let attrs = self.m.attrs.intern(attrs);
         let outs = [(Type::Unknown, name.into())];
@@ -909,6 +913,22 @@ fn branches_nest_and_constant_ones_are_inlined() {
     let (plain, ..) = check(b, &[&[seq(&[5])]]);
     assert_eq!(count(&plain, |o| matches!(o, HipOp::If { .. })), 0);
     assert_eq!(count(&plain, |o| matches!(o, HipOp::Loop(_))), 1);
+}
+
+/// A scale of one element belongs to every element, also of a tensor that has no axes.
+#[test]
+fn lists_of_one_element_are_scalars() {
+    let mut b = Builder::new();
+    let x = b.input(DType::U8, &[]);
+    let rows = b.input(DType::U8, &["n", "3"]);
+    let scale = b.konst(&Tensor::from_f32(&[1], &[0.25]));
+    let zero = b.konst(&Tensor::from_i64_as(DType::U8, &[1], &[3]));
+    for x in [x, rows] {
+        let y = b.of("com.microsoft", "QLinearSigmoid", &[Some(x), Some(scale), Some(zero), Some(scale), None]);
+        b.output(y);
+    }
+    let byte = |shape: &[usize], v: i64| Tensor::from_i64_as(DType::U8, shape, &vec![v; shape.iter().product()]);
+    check(b, &[&[byte(&[], 200), byte(&[2, 3], 1)], &[byte(&[], 0), byte(&[0, 3], 0)]]);
 }
 
 /// What an operator asks of an integer that only the run knows is checked even where its result is known without it.

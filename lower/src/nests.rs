@@ -16,11 +16,15 @@ pub fn axis_coord(dims: &mut DimPool, axis: Axis) -> Coord {
 /// The access to the element of operand `k` at the position `outer` of a pointwise nest, broadcast.
 fn pointwise_access(dims: &mut DimPool, eq: &Equalities, k: u16, shape: &[DimId], outer: &[DimId]) -> Access {
     let (zero, lead) = (dims.constant(0), outer.len().saturating_sub(shape.len()));
+    // Axes before all of the results' have one element.
+    let over = shape.len().saturating_sub(outer.len());
     let coords = shape.iter().enumerate().map(|(i, &d)| {
-        let step = broadcast_step(dims, eq, d, outer[lead + i]);
         let mut terms = SmallVec::new();
-        if dims.as_const(step) != Some(0) {
-            terms.push((Term::Axis(Axis::Outer(u16::try_from(lead + i).unwrap_or(u16::MAX))), step));
+        if let Some(axis) = (lead + i).checked_sub(over) {
+            let step = broadcast_step(dims, eq, d, outer[axis]);
+            if dims.as_const(step) != Some(0) {
+                terms.push((Term::Axis(Axis::Outer(u16::try_from(axis).unwrap_or(u16::MAX))), step));
+            }
         }
         Coord { offset: zero, terms }
     });
@@ -49,7 +53,8 @@ pub fn pointwise(
             args.push(None);
             continue;
         };
-        if x.shape.len() > outer.len() {
+        let over = x.shape.len().saturating_sub(outer.len());
+        if x.shape[..over].iter().any(|&d| dims.as_const(d) != Some(1)) {
             return Err(Refusal(format!("an operand of rank {} has no place in rank {}", x.shape.len(), outer.len())));
         }
         compute_dtype(x.dtype).ok_or_else(|| Refusal(format!("loops cannot compute with {}", x.dtype)))?;

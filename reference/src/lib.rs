@@ -21,6 +21,7 @@ pub mod math;
 pub mod matmul;
 pub mod movement;
 pub mod norm;
+pub mod qlstm;
 pub mod quant;
 pub mod recurrence;
 pub mod reduce;

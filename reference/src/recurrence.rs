@@ -68,7 +68,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    fn of(self, x: f64) -> f64 {
+    pub(crate) fn of(self, x: f64) -> f64 {
         match self {
             Activation::Relu => crate::math::max(x, 0.0),
             Activation::Tanh => x.tanh(),

@@ -206,6 +206,20 @@ fn a_declared_output_that_contradicts_is_an_error() {
     assert!(e.to_string().contains("f32[3, n]"), "{e}");
 }
 
+/// Exporters that do not know a shape write another rank, and onnxruntime goes by what it infers.
+#[test]
+fn a_declared_output_of_another_rank_binds_nothing() {
+    let mut m = Model::new();
+    let main = m.0.main;
+    let x = m.input(DType::F32, &["n", "3"]);
+    let y = m.node(main, "Relu", &[x], &[]);
+    let one = m.0.dims.constant(1);
+    m.0.graph_mut().values[y].ty = Type::tensor(DType::F32, [one]);
+    m.0.graph_mut().outputs = vec![y];
+    m.infer();
+    assert_eq!(m.show(y), "f32[n, 3]");
+}
+
 #[test]
 fn time_grows_with_nodes_not_with_their_square() {
     // Time on the processor, the least of several runs, and a wide bound: ten times the nodes would be a hundred times the time if it were quadratic.

@@ -24,7 +24,7 @@ pub(super) const COMMON: [AttrDef; 4] = [
     attr("strides", AttrKind::Ints),
 ];
 const ORDER: AttrDef = attr("storage_order", AttrKind::Int(0));
-const INCLUDE: AttrDef = attr("count_include_pad", AttrKind::Int(0));
+pub(super) const INCLUDE: AttrDef = attr("count_include_pad", AttrKind::Int(0));
 pub(super) const CEIL_MODE: AttrDef = attr("ceil_mode", AttrKind::Int(0));
 pub(super) const DILATION: AttrDef = attr("dilations", AttrKind::Ints);
 
@@ -121,7 +121,7 @@ pub static ROWS: &[OpDef] = &[
     },
 ];
 
-fn average_kind(include: Option<i64>) -> Pool {
+pub(super) fn average_kind(include: Option<i64>) -> Pool {
     if include == Some(1) { Pool::AveragePadded } else { Pool::Average }
 }
 
@@ -167,7 +167,7 @@ pub(super) fn pool_infer(c: &mut InferCtx) -> Result<()> {
 
 /// Refuses given pads that are not below the kernel's extent: a window could lie in the padding alone, with nothing to choose from or
 /// to take the mean of. Nor may they crop the image, as convolution's do.
-fn check_pads(c: &InferCtx, g: &Geometry) -> Result<()> {
+pub(super) fn check_pads(c: &InferCtx, g: &Geometry) -> Result<()> {
     if pads_itself(c.attrs) {
         return Ok(());
     }

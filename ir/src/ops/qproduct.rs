@@ -26,7 +26,7 @@ fn is_scalar(dims: &tensor::DimPool, s: &Shape) -> bool {
 
 /// Checks a scale or zero point against the matrix whose rows (or columns) it belongs to: one value, one for each, or of the
 /// matrix's rank with extent 1 along the summed axis.
-fn check_lines(c: &mut InferCtx, i: usize, of: &Shape, rows: bool) -> Result<()> {
+pub(super) fn check_lines(c: &mut InferCtx, i: usize, of: &Shape, rows: bool) -> Result<()> {
     let Some(s) = c.shape(i) else { return Ok(()) };
     if is_scalar(c.dims, &s) {
         return Ok(());

@@ -12,7 +12,7 @@ use reference::quant::{self, Granularity, Target};
 use tensor::DType::{self, *};
 use tensor::{DimId, ErrorKind, Result, Tensor};
 
-const AXIS: AttrDef = attr("axis", AttrKind::Int(1));
+pub(super) const AXIS: AttrDef = attr("axis", AttrKind::Int(1));
 const BLOCK_SIZE: AttrDef = attr("block_size", AttrKind::Int(0));
 const OUTPUT_DTYPE: AttrDef = attr("output_dtype", AttrKind::Int(0));
 const SATURATE: AttrDef = attr("saturate", AttrKind::Int(1));
@@ -343,7 +343,7 @@ fn infer_dynamic(c: &mut InferCtx) -> Result<()> {
 }
 
 /// y = saturate(round(x / y_scale) + y_zero_point)
-const QUANTIZE: OpDef = OpDef {
+pub(super) const QUANTIZE: OpDef = OpDef {
     name: "QuantizeLinear",
     inputs: &[req("x", "T1"), req("y_scale", "T2"), opt("y_zero_point", "T3")],
     outputs: &[req("y", "T3")],
@@ -365,7 +365,7 @@ const QUANTIZE: OpDef = OpDef {
 };
 
 /// y = (x - x_zero_point) · x_scale
-const DEQUANTIZE: OpDef = OpDef {
+pub(super) const DEQUANTIZE: OpDef = OpDef {
     name: "DequantizeLinear",
     inputs: &[req("x", "T1"), req("x_scale", "T2"), opt("x_zero_point", "T1")],
     outputs: &[req("y", "T3")],

@@ -18,10 +18,10 @@ const BETA: usize = 4;
 const CLIP: usize = 5;
 
 /// The layer that a node's attributes describe, or what is wrong with them.
-fn layer(def: &OpDef, a: &Attrs) -> std::result::Result<Layer, std::string::String> {
+pub(super) fn layer(def: &OpDef, a: &Attrs) -> std::result::Result<Layer, std::string::String> {
     let flag = |name| def.slot(name).and_then(|i| a.int(i)).is_some_and(|v| v != 0);
     let cell = match def.name {
-        "LSTM" => Cell::Lstm { input_forget: flag("input_forget") },
+        "LSTM" | "DynamicQuantizeLSTM" => Cell::Lstm { input_forget: flag("input_forget") },
         "GRU" => Cell::Gru { linear_before_reset: flag("linear_before_reset") },
         _ => Cell::Rnn,
     };
@@ -87,6 +87,11 @@ fn activations(
 /// Shape rule: `x [t, b, i]`, `w [d, g·h, i]`, `r [d, g·h, h]` → `y [t, d, b, h]`, last states `[d, b, h]`; with layout 1 the batch
 /// comes first.
 fn infer_layer(c: &mut InferCtx) -> Result<()> {
+    infer_weights(c, false)
+}
+
+/// The same where the weights may be stored the other way round: `w [d, i, g·h]`, `r [d, h, g·h]`.
+pub(super) fn infer_weights(c: &mut InferCtx, transposed: bool) -> Result<()> {
     let dtype = c.dtype(0)?;
     let layer = match layer(c.def, c.attrs) {
         Ok(l) => l,
@@ -104,16 +109,21 @@ fn infer_layer(c: &mut InferCtx) -> Result<()> {
     }
     let (t, b) = if layer.batch_first { (x[1], x[0]) } else { (x[0], x[1]) };
     let n = |c: &mut InferCtx, n: usize| c.dims.constant(i64::try_from(n).unwrap_or(i64::MAX));
-    let (d, g, h) = (n(c, layer.reverse.len()), n(c, layer.cell.n_gates()), r[2]);
+    let (d, g, h) = (n(c, layer.reverse.len()), n(c, layer.cell.n_gates()), r[if transposed { 1 } else { 2 }]);
     if let Some(asked) = c.attrs.int(HIDDEN) {
         let asked = c.dims.constant(asked);
-        c.require_eq(asked, h, "hidden_size is the last axis of R")?;
+        c.require_eq(
+            asked,
+            h,
+            if transposed { "hidden_size is axis 1 of R" } else { "hidden_size is the last axis of R" },
+        )?;
     }
     let gates = c.dims.mul(g, h);
     let (two, three) = (n(c, 2), n(c, 3));
     let (biases, peepholes) = (c.dims.mul(two, gates), c.dims.mul(three, h));
     let state = if layer.batch_first { [b, d, h] } else { [d, b, h] };
-    let want: [&[_]; 7] = [&[d, gates, x[2]], &[d, gates, h], &[d, biases], &[b], &state, &state, &[d, peepholes]];
+    let (w, r) = if transposed { ([d, x[2], gates], [d, h, gates]) } else { ([d, gates, x[2]], [d, gates, h]) };
+    let want: [&[_]; 7] = [&w, &r, &[d, biases], &[b], &state, &state, &[d, peepholes]];
     for (i, want) in want.into_iter().enumerate() {
         let (i, Some(s)) = (i + 1, c.shape(i + 1)) else { continue };
         let name = c.def.inputs[i].name;
@@ -141,10 +151,10 @@ fn layer_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
 }
 
 /// What the steps of one direction need, besides the state.
-struct Step<'a> {
-    layer: &'a Layer,
-    activations: &'a [Activation],
-    dtype: DType,
+pub(super) struct Step<'a> {
+    pub layer: &'a Layer,
+    pub activations: &'a [Activation],
+    pub dtype: DType,
 }
 
 /// An operand in the type that the layer computes in: narrow floats would lose more of the state with each step.
@@ -226,7 +236,7 @@ fn expand_layer(x: &mut Expansion) -> Result<Vec<Value>> {
 }
 
 /// The part of an operand that is one direction's.
-fn direction(x: &mut Expansion, v: Value, d: usize, layer: &Layer, axis: i64) -> Value {
+pub(super) fn direction(x: &mut Expansion, v: Value, d: usize, layer: &Layer, axis: i64) -> Value {
     let v = match layer.reverse.len() {
         1 => v,
         n => parts(x, v, n, axis)[d],
@@ -235,7 +245,7 @@ fn direction(x: &mut Expansion, v: Value, d: usize, layer: &Layer, axis: i64) ->
 }
 
 /// Equal parts along an axis.
-fn parts(x: &mut Expansion, v: Value, n: usize, axis: i64) -> Vec<Value> {
+pub(super) fn parts(x: &mut Expansion, v: Value, n: usize, axis: i64) -> Vec<Value> {
     let count = Attr::Int(i64::try_from(n).unwrap_or(i64::MAX));
     x.op_n("Split", &[v], &[("axis", Attr::Int(axis)), ("num_outputs", count)], n).to_vec()
 }
@@ -358,7 +368,14 @@ impl Step<'_> {
     }
 
     /// The next state and the next cell.
-    fn lstm(&self, x: &mut Expansion, c: Value, z: Value, peepholes: Option<&[Value]>, coupled: bool) -> Vec<Value> {
+    pub fn lstm(
+        &self,
+        x: &mut Expansion,
+        c: Value,
+        z: Value,
+        peepholes: Option<&[Value]>,
+        coupled: bool,
+    ) -> Vec<Value> {
         let iofc = parts(x, z, 4, 1);
         let gate = |x: &mut Expansion, k: usize, c: Value| {
             let z = match peepholes {
@@ -449,8 +466,8 @@ const INPUTS: &[Param] = &[
     opt("initial_c", "T"),
     opt("P", "T"),
 ];
-const OUTPUTS: &[Param] = &[opt("Y", "T"), opt("Y_h", "T"), opt("Y_c", "T")];
-const COMMON: [AttrDef; 6] = [
+pub(super) const OUTPUTS: &[Param] = &[opt("Y", "T"), opt("Y_h", "T"), opt("Y_c", "T")];
+pub(super) const COMMON: [AttrDef; 6] = [
     attr("hidden_size", AttrKind::IntOpt),
     attr("direction", AttrKind::Str("forward")),
     attr("activations", AttrKind::Strs),
