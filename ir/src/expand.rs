@@ -248,11 +248,6 @@ impl Expansion<'_> {
         let n = self.add(name, ins, attrs, n_outs, None);
         self.m.graphs[self.region].nodes[n].outs.clone()
     }
-    /// A node some of whose operands are left out.
-    pub fn op_opt(&mut self, name: &str, ins: &[Option<Value>], attrs: &[(&str, Attr)], n_outs: usize) -> Vec<Value> {
-        let n = self.add(name, ins, attrs, n_outs, None);
-        self.m.graphs[self.region].nodes[n].outs.to_vec()
-    }
     fn add(
         &mut self,
         name: &str,
