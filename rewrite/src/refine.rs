@@ -67,50 +67,69 @@ impl fmt::Display for DimReport {
     }
 }
 
-/// Bounds of a class, both inclusive.
+/// What is known of symbols from the start.
 #[derive(Clone, Default)]
 struct Bounds {
     symbols: FxHashMap<Symbol, (i64, i64)>,
 }
 
+/// Bounds of a class, both inclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    low: i64,
+    high: i64,
+    /// How often they got tighter.
+    steps: u8,
+}
+
+/// How often bounds of a class get tighter. In a cycle, as in `x = max(0, x - 1)`, each round would take one more; wider bounds are right, too.
+const MAX_TIGHTER: u8 = 64;
+
+impl Range {
+    const ALL: Range = Range::new(i64::MIN, i64::MAX);
+    const fn new(low: i64, high: i64) -> Range {
+        Range { low, high, steps: 0 }
+    }
+}
+
 type DimGraph = EGraph<Dim, Bounds>;
 
 impl Analysis<Dim> for Bounds {
-    type Data = (i64, i64);
-    fn make(eg: &mut DimGraph, n: &Dim, _: Id) -> (i64, i64) {
+    type Data = Range;
+    fn make(eg: &mut DimGraph, n: &Dim, _: Id) -> Range {
         let r = |i: &Id| {
-            let (a, b) = eg[*i].data;
-            (i128::from(a), i128::from(b))
+            let Range { low, high, .. } = eg[*i].data;
+            (i128::from(low), i128::from(high))
         };
-        let all = (i64::MIN, i64::MAX);
         let both = |a: &Id, b: &Id, f: &dyn Fn(i128, i128) -> i128| {
             let ((a0, a1), (b0, b1)) = (r(a), r(b));
             let c = [f(a0, b0), f(a0, b1), f(a1, b0), f(a1, b1)];
-            (clamp(c.into_iter().min().unwrap_or(0)), clamp(c.into_iter().max().unwrap_or(0)))
+            Range::new(clamp(c.into_iter().min().unwrap_or(0)), clamp(c.into_iter().max().unwrap_or(0)))
         };
         match n {
-            Dim::Num(c) => (*c, *c),
-            Dim::Sym(s) => eg.analysis.symbols.get(s).copied().unwrap_or(all),
+            Dim::Num(c) => Range::new(*c, *c),
+            Dim::Sym(s) => eg.analysis.symbols.get(s).map_or(Range::ALL, |&(low, high)| Range::new(low, high)),
             Dim::Add([a, b]) => both(a, b, &|x, y| x + y),
             Dim::Mul([a, b]) => both(a, b, &|x, y| x.saturating_mul(y)),
             Dim::Min([a, b]) => both(a, b, &|x, y| x.min(y)),
             Dim::Max([a, b]) => both(a, b, &|x, y| x.max(y)),
             Dim::FloorDiv([a, b]) if r(b).0 > 0 => both(a, b, &|x, y| x.div_euclid(y)),
             Dim::CeilDiv([a, b]) if r(b).0 > 0 => both(a, b, &|x, y| -(-x).div_euclid(y)),
-            Dim::Mod([_, b]) if r(b).0 > 0 => (0, clamp(r(b).1 - 1)),
-            _ => all,
+            Dim::Mod([_, b]) if r(b).0 > 0 => Range::new(0, clamp(r(b).1 - 1)),
+            _ => Range::ALL,
         }
     }
-    fn merge(&mut self, a: &mut (i64, i64), b: (i64, i64)) -> DidMerge {
-        let c = (a.0.max(b.0), a.1.min(b.1));
-        let did = DidMerge(c != *a, c != b);
-        *a = c;
-        did
+    fn merge(&mut self, a: &mut Range, b: Range) -> DidMerge {
+        let steps = a.steps.max(b.steps);
+        let (low, high) = (a.low.max(b.low), a.high.min(b.high));
+        let tighter = (low, high) != (a.low, a.high) && a.steps < MAX_TIGHTER;
+        *a = if tighter { Range { low, high, steps: MAX_TIGHTER.min(steps + 1) } } else { Range { steps, ..*a } };
+        DidMerge(tighter, (a.low, a.high) != (b.low, b.high))
     }
     fn modify(eg: &mut DimGraph, id: Id) {
-        let (lo, hi) = eg[id].data;
-        if lo == hi {
-            let k = eg.add(Dim::Num(lo));
+        let Range { low, high, .. } = eg[id].data;
+        if low == high {
+            let k = eg.add(Dim::Num(low));
             eg.union(id, k);
         }
     }
@@ -122,12 +141,12 @@ fn clamp(x: i128) -> i64 {
 
 fn positive(v: &'static str) -> impl Fn(&mut DimGraph, Id, &Subst) -> bool {
     let v = v.parse().ok();
-    move |eg, _, s| v.is_some_and(|v| eg[s[v]].data.0 > 0)
+    move |eg, _, s| v.is_some_and(|v| eg[s[v]].data.low > 0)
 }
 
 fn le(a: &'static str, b: &'static str) -> impl Fn(&mut DimGraph, Id, &Subst) -> bool {
     let (a, b) = (a.parse().ok(), b.parse().ok());
-    move |eg, _, s| a.zip(b).is_some_and(|(a, b)| eg[s[a]].data.1 <= eg[s[b]].data.0)
+    move |eg, _, s| a.zip(b).is_some_and(|(a, b)| eg[s[a]].data.high <= eg[s[b]].data.low)
 }
 
 fn rules() -> Vec<Rewrite<Dim, Bounds>> {
@@ -365,7 +384,7 @@ impl Dims {
         let (eg, a, b) = (&self.eg, self.id_of[&g.lhs], self.id_of[&g.rhs]);
         eg.find(a) == eg.find(b)
             || g.rel == Rel::Le
-                && (eg[a].data.1 <= eg[b].data.0 || bounded(eg, a, b) || pool.prove_le(g.lhs, g.rhs) == Proof::Yes)
+                && (eg[a].data.high <= eg[b].data.low || bounded(eg, a, b) || pool.prove_le(g.lhs, g.rhs) == Proof::Yes)
     }
 
     /// Leaves out the guards that follow from others. Equalities in order, each kept one a fact for the next; then
@@ -431,17 +450,17 @@ impl Dims {
 
 /// Makes `a ≤ b` a fact: the bounds of both, of what they are made of, and of what is made of them become tighter.
 fn assume_le(eg: &mut DimGraph, a: Id, b: Id) {
-    let mut work = vec![(a, i64::MIN, eg[b].data.1), (b, eg[a].data.0, i64::MAX)];
+    let mut work = vec![(a, i64::MIN, eg[b].data.high), (b, eg[a].data.low, i64::MAX)];
     // Bounds in a cycle may go on getting tighter by one; any number of steps is right.
     for _ in 0..ASSUME_STEPS {
         let Some((id, lo, hi)) = work.pop() else { break };
         let id = eg.find(id);
-        let (l0, h0) = eg[id].data;
-        let (lo, hi) = (lo.max(l0), hi.min(h0));
-        if (lo, hi) == (l0, h0) {
+        let was = eg[id].data;
+        let (lo, hi) = (lo.max(was.low), hi.min(was.high));
+        if (lo, hi) == (was.low, was.high) {
             continue;
         }
-        eg.set_analysis_data(id, (lo, hi));
+        eg.set_analysis_data(id, Range { low: lo, high: hi, ..was });
         for n in &eg[id].nodes {
             let k = match n {
                 Dim::Num(_) | Dim::Sym(_) => continue,
@@ -453,7 +472,7 @@ fn assume_le(eg: &mut DimGraph, a: Id, b: Id) {
                 | Dim::Min(k)
                 | Dim::Max(k) => k,
             };
-            let r = k.map(|i| eg[i].data);
+            let r = k.map(|i| (eg[i].data.low, eg[i].data.high));
             // What must hold of operand `i`, `o` being the bounds of the other one. An end without a bound stays so.
             let low = |x: i64, f: &dyn Fn(i128) -> i128| if x == i64::MIN { x } else { clamp(f(i128::from(x))) };
             let high = |x: i64, f: &dyn Fn(i128) -> i128| if x == i64::MAX { x } else { clamp(f(i128::from(x))) };
@@ -513,7 +532,7 @@ pub fn refine(module: &mut Module<Onnx>) -> DimReport {
     let Dims { eg, id_of } = dims;
     report.n_enodes = eg.total_size();
 
-    if eg.classes().any(|c| c.data.0 > c.data.1) {
+    if eg.classes().any(|c| c.data.low > c.data.high) {
         // No input meets all guards, and "equal" extents are not: the guards, all kept, refuse every run.
         return report;
     }
@@ -682,6 +701,13 @@ mod tests {
         let left =
             ["2*floordiv(s, 2) Eq s", "floordiv(s, 2) Eq s", "b Eq 2", "c Eq 2*b", "t Eq floordiv(s, 4) + 3", "u Eq s"];
         check(&[&zero[..], &more].concat(), &left, &[("s", "0"), ("2*c*s", "0")]);
+    }
+
+    /// The guard bounds `s` by less than itself, round after round: 2⁶³ rounds, were there no end.
+    #[test]
+    fn bounds_in_a_cycle_end() {
+        let less = "max(0, min(s, max(0, s - 1)) - min(1, s))";
+        check(&[(less, Rel::Eq, "s")], &["max(0, -min(1, s) + min(s, max(0, s - 1))) Eq s"], &[]);
     }
 
     #[test]
