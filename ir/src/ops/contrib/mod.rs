@@ -1,6 +1,13 @@
 //! Rows of com.microsoft: what exporters and optimizers of transformers, speech and quantized models write beyond ai.onnx.
 
 pub mod bias;
+pub mod bnb4;
+pub mod experts;
+pub mod gather_blocks;
+pub mod moe;
+mod moe_expand;
+pub mod nbits;
+mod packed;
 pub mod residual;
 pub mod rotary;
 
