@@ -4,8 +4,8 @@ use super::super::loops::{Builder, inner, outer};
 use super::super::row::ROW;
 use super::MICROSOFT;
 use super::packed::{Codes, Line, dequantized};
-use crate::lowering::Candidate::Loops;
-use crate::lowering::{NodeCtx, Plan};
+use crate::lowering::Candidate::{Kernel, Loops};
+use crate::lowering::{CallSpec, IntArg, NodeCtx, Plan};
 use crate::nest::{BinOp, Combiner, Coord, Expr, ExprId, Nest, Term};
 use crate::op::{AttrKind, InferCtx, OpDef, RefCtx, Tol, attr, opt, req};
 use reference::packed::{self, Packed};
@@ -206,6 +206,39 @@ fn nbits_loops(c: &mut NodeCtx) -> Plan<Nest> {
     Ok(b.store(y))
 }
 
+/// A call of the kernel, which has blocks in order and packed zero points.
+fn nbits_call(c: &mut NodeCtx) -> Plan<CallSpec> {
+    let (w, a) = (Weights::of(c.attrs)?, c.need(A)?);
+    let kernel = match a.dtype {
+        F32 => "nbits.f32",
+        F16 => "nbits.f16",
+        d => return Err(format!("no kernel for {d}").into()),
+    };
+    if ![2, 4, 8].contains(&w.bits) {
+        return Err(format!("no kernel for {} bits", w.bits).into());
+    }
+    if c.has(GROUPS) {
+        return Err("the kernel has the blocks of a row in order".into());
+    }
+    if omitted(c.dims, &c.need(B)?.shape) {
+        return Err("the weights are left out".into());
+    }
+    let zeros = c.ins.get(ZEROS).cloned().flatten();
+    if let Some(z) = zeros.as_ref().filter(|z| z.dtype != U8) {
+        return Err(format!("the kernel has packed zero points, not {}", z.dtype).into());
+    }
+    let rows = c.dims.product(a.shape[..a.shape.len() - 1].iter().copied());
+    let ints = [w.n, w.k, w.bits, w.block].map(|n| c.dims.constant(n));
+    Ok(CallSpec {
+        kernel,
+        reads: vec![Some(A), Some(B), Some(SCALES), zeros.map(|_| ZEROS), c.has(BIAS).then_some(BIAS)],
+        writes: vec![0],
+        ints: [rows].into_iter().chain(ints).map(IntArg::Dim).collect(),
+        scalars: vec![],
+        scratch: vec![],
+    })
+}
+
 /// The element's place in its row, as a number.
 fn place_value(b: &mut Builder, w: Weights) -> ExprId {
     let per = Codes::group(w.bits).0;
@@ -260,7 +293,7 @@ pub static ROWS: &[OpDef] = &[
         dtypes: &[("T1", FLOATS), ("T2", &[U8]), ("T3", &[U8, F32, F16, BF16]), ("T4", &[I32])],
         infer: infer_nbits,
         reference: Some(nbits_ref),
-        lower: &[Loops(nbits_loops)],
+        lower: &[Kernel(nbits_call), Loops(nbits_loops)],
         tolerance: Tol::Rel(1e-5),
         cases: &[
             "[3,32];u8[5,2,8]{17,250,3,99,201,64,158};[5,2] K=32 N=5 block_size=16",
