@@ -72,6 +72,21 @@ fn main() {
         });
         report(&format!("gemm {m}x{n}x{k}"), 2.0 * (m * n * k) as f64, t);
     }
+    for (m, n, k, bits) in [(1, 4096, 4096, 4), (1, 4096, 4096, 8), (1, 4096, 4096, 2), (128, 3072, 768, 4)] {
+        let block = 32;
+        let (a, scales, mut c) = (fill(m * k), fill(n * k / block), vec![0f32; m * n]);
+        let b: Vec<u8> = (0..n * k * bits / 8).map(|i| (i * 7919 % 251) as u8).collect();
+        let ints = [m, n, k, bits, block].map(|x| x as i64);
+        let [x, s, y] = [a.as_ptr() as u64, scales.as_ptr() as u64, c.as_mut_ptr() as u64];
+        let bufs = [x, b.as_ptr() as u64, s, 0, 0, y];
+        let id = catalog::find("nbits.f32").expect("in the catalog");
+        // SAFETY: the buffers have the sizes that the integers say.
+        let t = time(|| unsafe {
+            cpu::run(id, Tier::detect(), &Solo, &Args { bufs: &bufs, ints: &ints, scalars: &[] }).expect("runs")
+        });
+        let gbs = (b.len() + 4 * scales.len()) as f64 / t / 1e9;
+        report(&format!("nbits {m}x{n}x{k} u{bits} {gbs:.1} GB/s"), 2.0 * (m * n * k) as f64, t);
+    }
     for (c, h, m, kk, s, group) in [
         (64, 56, 64, 3, 1, 1),
         (256, 56, 64, 1, 1, 1),

@@ -205,6 +205,34 @@ const fn attention(name: &'static str, d: DType) -> KernelDef {
         doc: "y[b, h, s, e] = softmax(scale * q[b, h, s, d] * k[b, h, t, d]^T + mask) * v[b, h, t, e], softmax in f32; with mask_selects an element of the mask that is not 0 takes the score's place",
     }
 }
+const fn nbits(name: &'static str, d: DType) -> KernelDef {
+    const fn packed(name: &'static str, optional: bool) -> BufferDef {
+        BufferDef { name, dtype: DType::U8, access: Access::Read, contract: Contract::Contiguous, optional }
+    }
+    const B: BufferDef = packed("b", false);
+    const ZEROS: BufferDef = packed("zero_points", true);
+    const fn float(name: &'static str, dtype: DType, access: Access, optional: bool) -> BufferDef {
+        BufferDef { name, dtype, access, contract: Contract::Contiguous, optional }
+    }
+    const fn all(d: DType) -> [BufferDef; 6] {
+        let read = Access::Read;
+        let (a, scales, bias) =
+            (float("a", d, read, false), float("scales", d, read, false), float("bias", d, read, true));
+        [a, B, scales, ZEROS, bias, float("c", d, Access::Write, false)]
+    }
+    const F32_BUFFERS: [BufferDef; 6] = all(DType::F32);
+    const F16_BUFFERS: [BufferDef; 6] = all(DType::F16);
+    KernelDef {
+        name,
+        buffers: match d {
+            DType::F16 => &F16_BUFFERS,
+            _ => &F32_BUFFERS,
+        },
+        ints: &["m", "n", "k", "bits", "block"],
+        scalars: &[],
+        doc: "c[m, n] = sum_k a[m, k] * (b[n, k] - zero_points[n, k / block]) * scales[n, k / block] + bias[n], sums in f32; b and zero_points packed with 2, 4 or 8 bits a number, rows of b of whole blocks",
+    }
+}
 const fn count(name: &'static str, d: DType) -> KernelDef {
     KernelDef {
         name,
@@ -272,6 +300,8 @@ pub static CATALOG: &[KernelDef] = &[
         scalars: &[],
         doc: "positions[rows, k] = where the k least of keys[rows, n] are, in ascending order, of equal ones the first first; work: 16 rows n bytes",
     },
+    nbits("nbits.f32", DType::F32),
+    nbits("nbits.f16", DType::F16),
 ];
 
 /// The id of a kernel.

@@ -122,6 +122,53 @@ fn long_sums_keep_their_digits() {
 }
 
 #[test]
+fn nbits_matches_plain_loops() {
+    let mut r = Rand::new(7);
+    for case in 0..60 {
+        let (m, n) = (r.of(&[1, 2, 3, 7, 33]), r.of(&[1, 3, 16, 64, 65, 130]));
+        let (k, bits, block) = (r.of(&[0, 1, 16, 40, 64, 100, 300, 515]), r.of(&[2, 4, 8]), r.of(&[16, 32, 128]));
+        let c = plain::nbits([m, n, k, bits, block], r.chance(), r.chance(), &mut r);
+        let scale = c.want.iter().fold(1e-3f64, |a, x| a.max(x.abs()));
+        let half = |v: &[f32]| v.iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>();
+        let (a, scales, bias) = (half(&c.a), half(&c.scales), c.bias.as_deref().map(half));
+        for tier in tiers() {
+            let mut first: Option<Vec<f32>> = None;
+            for team in [&Solo as &dyn Team, &Threads(2), &Threads(3)] {
+                let mut out = vec![7f32; m * n + 4];
+                let zeros = c.zeros.as_ref().map_or(0, |z| z.as_ptr() as u64);
+                let own_bias = c.bias.as_ref().map_or(0, |z| z.as_ptr() as u64);
+                let [x, s, y] = [c.a.as_ptr() as u64, c.scales.as_ptr() as u64, out.as_mut_ptr() as u64];
+                let bufs = [x, c.b.as_ptr() as u64, s, zeros, own_bias, y];
+                let id = catalog::find("nbits.f32").unwrap();
+                // SAFETY: buffers have the sizes that the integers say.
+                unsafe { cpu::run(id, tier, team, &Args { bufs: &bufs, ints: &c.ints, scalars: &[] }) }.unwrap();
+                for (got, want) in out.iter().zip(&c.want) {
+                    let close = (f64::from(*got) - want).abs() <= 1e-5 * scale;
+                    assert!(close, "{tier:?} case {case} {:?}: {got}, not {want}", c.ints);
+                }
+                assert_eq!(&out[m * n..], &[7.0; 4]);
+                let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                match &first {
+                    None => first = Some(out),
+                    Some(f) => assert_eq!(bits(f), bits(&out), "{tier:?} {:?}: threads change bits", c.ints),
+                }
+            }
+            let mut out = vec![f16::ZERO; m * n];
+            let zeros = c.zeros.as_ref().map_or(0, |z| z.as_ptr() as u64);
+            let own_bias = bias.as_ref().map_or(0, |z| z.as_ptr() as u64);
+            let [x, s, y] = [a.as_ptr() as u64, scales.as_ptr() as u64, out.as_mut_ptr() as u64];
+            let bufs = [x, c.b.as_ptr() as u64, s, zeros, own_bias, y];
+            let id = catalog::find("nbits.f16").unwrap();
+            // SAFETY: buffers have the sizes that the integers say.
+            unsafe { cpu::run(id, tier, &Solo, &Args { bufs: &bufs, ints: &c.ints, scalars: &[] }) }.unwrap();
+            for (got, want) in out.iter().zip(&c.want) {
+                assert!((got.to_f64() - want).abs() <= 1e-3 * scale, "f16 {:?}: {got}, not {want}", c.ints);
+            }
+        }
+    }
+}
+
+#[test]
 fn conv2d_matches_plain_loops() {
     let mut r = Rand::new(2);
     for case in 0..120 {

@@ -250,6 +250,39 @@ pub fn argsort() -> Vec<Case> {
     out
 }
 
+/// Products with packed weights.
+pub fn nbits() -> Vec<Case> {
+    let (mut r, mut out) = (Rand::new(17), Vec::new());
+    // m, n, k, bits, block
+    let sizes = [
+        (1, 9, 96, 4, 32),
+        (3, 5, 70, 4, 16),
+        (5, 7, 40, 2, 16),
+        (4, 3, 64, 8, 64),
+        (2, 6, 100, 8, 16),
+        (9, 2, 33, 2, 128),
+    ];
+    for (i, &(m, n, k, bits, block)) in sizes.iter().cycle().take(2 * sizes.len()).enumerate() {
+        let c = plain::nbits([m, n, k, bits, block], i % 3 != 0, i % 2 == 0, &mut r);
+        for half in [false, true] {
+            let float = |v: &Vec<f32>| Data::floats(v, half);
+            let data = vec![
+                Some(float(&c.a)),
+                Some(Data::U8(c.b.clone())),
+                Some(float(&c.scales)),
+                c.zeros.clone().map(Data::U8),
+                c.bias.as_ref().map(float),
+            ];
+            let want = Want::Near { values: c.want.clone(), half, tolerance: if half { 1e-3 } else { 1e-5 } };
+            let kernel = if half { "nbits.f16" } else { "nbits.f32" };
+            let skew = i % 5 / 4;
+            let case = Case::catalog(kernel, format!("{:?}", c.ints), data, c.ints.to_vec(), vec![], want);
+            out.push(Case { skew, ..case });
+        }
+    }
+    out
+}
+
 /// The runtime's own kernels: one written buffer, then words.
 pub fn own() -> Vec<Case> {
     let case = |what: String, plan, ints: Vec<i64>, want: Vec<u8>| Case {

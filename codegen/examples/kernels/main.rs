@@ -58,8 +58,16 @@ fn main() -> Result<(), String> {
         return show(&generated::check(folder.as_ref(), only.as_deref())?, flag("--json"));
     }
     let mut all = Vec::new();
-    for family in [cases::gemm, cases::conv, cases::pool, cases::attention, cases::nonzero, cases::argsort, cases::own]
-    {
+    for family in [
+        cases::gemm,
+        cases::conv,
+        cases::pool,
+        cases::attention,
+        cases::nonzero,
+        cases::argsort,
+        cases::nbits,
+        cases::own,
+    ] {
         all.extend(family());
     }
     all.retain(|c| only.as_ref().is_none_or(|o| c.what.contains(o.as_str())));

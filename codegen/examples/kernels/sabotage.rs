@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// Macros that the sources know, what they break, and the kernels that they touch.
 const MACROS: &[(&str, &str, &[&str])] = &[
-    ("-DPK_NO_BIAS", "no bias", &["gemm", "conv2d"]),
+    ("-DPK_NO_BIAS", "no bias", &["gemm", "conv2d", "nbits"]),
     ("-DPK_NO_RESIDUAL", "no residual", &["gemm", "conv2d"]),
     ("-DPK_NO_ACTIVATION", "no activation", &["gemm", "conv2d"]),
     ("-DPK_NO_MASK", "no mask", &["attention"]),

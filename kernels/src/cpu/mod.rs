@@ -12,6 +12,7 @@ mod epilogue;
 mod gemm;
 mod math;
 mod micro;
+mod nbits;
 mod nonzero;
 mod pool;
 mod tile;
@@ -148,6 +149,8 @@ pub unsafe fn run(id: u32, tier: Tier, team: &dyn Team, args: &Args) -> Result<(
             "nonzero_fill.f32" => nonzero::fill::<f32>(args),
             "nonzero_fill.i64" => nonzero::fill::<i64>(args),
             "nonzero_fill.i32" => nonzero::fill::<i32>(args),
+            "nbits.f32" => nbits::nbits::<f32>(tier, team, args),
+            "nbits.f16" => nbits::nbits::<f16>(tier, team, args),
             "argsort.u64" => argsort::argsort(team, args),
             name => Err(KernelError(format!("{name} has no CPU implementation"))),
         }

@@ -58,6 +58,8 @@ pub static ENTRIES: &[Entry] = &[
     ("hip_ep_nonzero_fill_i32", Some("nonzero_fill.i32")),
     ("hip_ep_argsort_u64", Some("argsort.u64")),
     ("hip_ep_argsort_u64_few", Some("argsort.u64")),
+    ("hip_ep_nbits_f32", Some("nbits.f32")),
+    ("hip_ep_nbits_f16", Some("nbits.f16")),
     (STORE_INTS, None),
     (FILL, None),
 ];
@@ -182,6 +184,8 @@ pub fn plan(id: u32, ints: &[i64], arch: &Arch) -> Result<LaunchPlan, KernelErro
         "nonzero_fill.i64" => list(&c, "hip_ep_nonzero_fill_i64"),
         "nonzero_fill.i32" => list(&c, "hip_ep_nonzero_fill_i32"),
         "argsort.u64" => argsort(&c),
+        "nbits.f32" => nbits(&c, "hip_ep_nbits_f32", arch),
+        "nbits.f16" => nbits(&c, "hip_ep_nbits_f16", arch),
         name => Err(KernelError(format!("{name} has no GPU implementation"))),
     }
 }
@@ -304,6 +308,14 @@ fn list(c: &Call<'_>, entry: &'static str) -> Result<LaunchPlan, KernelError> {
     let n = n.ok_or_else(|| c.error(format!("extents {dims:?} are negative or overflow")))?;
     let grid = [u32::from(n > 0 && count > 0 && rank > 0), 1, 1];
     Ok(LaunchPlan { entry, grid, block: 1024, shared_bytes: 0 })
+}
+
+/// A wave for a column of up to [`SKINNY_ROWS`] rows.
+fn nbits(c: &Call<'_>, entry: &'static str, arch: &Arch) -> Result<LaunchPlan, KernelError> {
+    let (m, n) = (c.int("m")?, c.int("n")?);
+    let (bits, block) = (c.int("bits")?, c.int("block")?);
+    c.product("the bits of a row", &[c.int("k")?.next_multiple_of(block.max(1)), bits])?;
+    c.grid(entry, n.div_ceil(u64::from(256 / arch.wave)), m.div_ceil(SKINNY_ROWS), 256)
 }
 
 /// A block for a row.

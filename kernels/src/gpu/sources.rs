@@ -10,6 +10,7 @@ pub static SOURCES: &[(&str, &str)] = &[
     ("attention.hip", include_str!("../../hip/attention.hip")),
     ("nonzero.hip", include_str!("../../hip/nonzero.hip")),
     ("sort.hip", include_str!("../../hip/sort.hip")),
+    ("nbits.hip", include_str!("../../hip/nbits.hip")),
     ("util.hip", include_str!("../../hip/util.hip")),
 ];
 

@@ -32,6 +32,39 @@ pub struct Call {
     pub want: Vec<f64>,
 }
 
+/// A product with packed weights and the right answer.
+pub struct Nbits {
+    pub a: Vec<f32>,
+    pub b: Vec<u8>,
+    pub scales: Vec<f32>,
+    pub zeros: Option<Vec<u8>>,
+    pub bias: Option<Vec<f32>>,
+    pub ints: [i64; 5],
+    pub want: Vec<f64>,
+}
+
+pub fn nbits([m, n, k, bits, block]: [usize; 5], with_zeros: bool, with_bias: bool, r: &mut Rand) -> Nbits {
+    let blocks = k.div_ceil(block);
+    let (row, zero_row) = (blocks * block * bits / 8, (blocks * bits).div_ceil(8));
+    let mut bytes = |len: usize| (0..len).map(|_| r.0.random_range(0..=255u8)).collect::<Vec<_>>();
+    let (b, zeros) = (bytes(n * row), with_zeros.then(|| bytes(n * zero_row)));
+    let (a, scales, bias) = (r.vec(m * k), r.vec(n * blocks), with_bias.then(|| r.vec(n)));
+    let code = |line: &[u8], i: usize| f64::from(line[i * bits / 8] >> (i * bits % 8) & ((1u16 << bits) - 1) as u8);
+    let half = f64::from(1u32 << (bits - 1));
+    let mut want = vec![];
+    for (i, j) in (0..m * n).map(|t| (t / n, t % n)) {
+        let mut sum = bias.as_ref().map_or(0.0, |b| f64::from(b[j]));
+        for t in 0..k {
+            let zero = zeros.as_ref().map_or(half, |z| code(&z[j * zero_row..], t / block));
+            let scale = f64::from(scales[j * blocks + t / block]);
+            sum += f64::from(a[i * k + t]) * (code(&b[j * row..], t) - zero) * scale;
+        }
+        want.push(sum);
+    }
+    let ints = [m, n, k, bits, block].map(|x| x as i64);
+    Nbits { a, b, scales, zeros, bias, ints, want }
+}
+
 /// A matrix product: extents, layouts and what follows the sum.
 #[derive(Clone, Copy, Debug)]
 pub struct Gemm {

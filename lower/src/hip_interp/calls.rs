@@ -40,6 +40,7 @@ impl Interp<'_> {
                 }
                 Ok(())
             }
+            "nbits" => self.nbits(&ints, ops),
             "argsort" => {
                 let (x, y) = (some(ops, 0)?, some(ops, 1)?);
                 let [rows, n, k] =
@@ -88,6 +89,30 @@ impl Interp<'_> {
                     self.put(c, c.offset + (p * m + r) * n + q, y)?;
                 }
             }
+        }
+        Ok(())
+    }
+    fn nbits(&mut self, i: &[i64], ops: &[Option<Ptr>]) -> Result<()> {
+        let (a, b, scales, c) = (some(ops, 0)?, some(ops, 1)?, some(ops, 2)?, some(ops, 5)?);
+        let [m, n, k, bits, block] = <[i64; 5]>::try_from(i).map_err(|_| internal("nbits takes 5 integers".into()))?;
+        let blocks = (k + block - 1) / block;
+        let (row, zero_row) = (blocks * block * bits / 8, (blocks * bits + 7) / 8);
+        let code = |x: &Interp, p: &Ptr, from: i64, at: i64| -> Result<f64> {
+            let byte = x.at(p, p.offset + from + at * bits / 8)? as i64;
+            Ok((byte >> (at * bits % 8) & ((1 << bits) - 1)) as f64)
+        };
+        for (r, q) in (0..m * n).map(|t| (t / n, t % n)) {
+            let mut sum = ops[4].as_ref().map_or(Ok(0.0), |z| self.at(z, z.offset + q))?;
+            for t in 0..k {
+                let at = t / block;
+                let zero = match &ops[3] {
+                    Some(z) => code(self, z, q * zero_row, at)?,
+                    None => (1i64 << (bits - 1)) as f64,
+                };
+                let w = (code(self, b, q * row, t)? - zero) * self.at(scales, scales.offset + q * blocks + at)?;
+                sum += self.at(a, a.offset + r * k + t)? * w;
+            }
+            self.put(c, c.offset + r * n + q, sum)?;
         }
         Ok(())
     }
