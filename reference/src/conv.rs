@@ -217,6 +217,8 @@ pub fn pool(x: &Tensor, window: &Window, kind: Pool, column_major: bool) -> Resu
     let outs = window.outputs(image)?;
     let (v, size, st) = (f64s(x), count(image), strides(image));
     let column: Vec<usize> = (0..image.len()).map(|a| image[..a].iter().product()).collect();
+    // The mean over a window of nothing but padding is 0.
+    let least = count(&window.kernel).min(1);
     let (mut y, mut at) = (Vec::new(), Vec::new());
     for p in 0..n * c {
         let plane = &v[p * size..(p + 1) * size];
@@ -246,8 +248,8 @@ pub fn pool(x: &Tensor, window: &Window, kind: Pool, column_major: bool) -> Resu
             });
             y.push(match kind {
                 Pool::Max => best,
-                Pool::Average => sum / seen as f64,
-                Pool::AveragePadded => sum / padded as f64,
+                Pool::Average => sum / seen.max(least) as f64,
+                Pool::AveragePadded => sum / padded.max(least) as f64,
             });
             at.push(where_ as i64);
         });

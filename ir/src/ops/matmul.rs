@@ -2,6 +2,7 @@
 
 use super::activate::{self, ACTIVATION_ATTRS};
 use super::broadcast::{broadcast, require_broadcasts_to};
+use super::cast::int_path;
 use super::loops::{Builder, inner, outer};
 use super::row::{FLOATS, ROW};
 use crate::lowering::{CallSpec, Candidate, IntArg, NodeCtx, Operand, Plan};
@@ -71,7 +72,13 @@ const GEMM: OpDef = OpDef {
         }),
     ],
     tolerance: SUMS,
-    cases: &["[3,4];[4,5];[5]", "[4,3];[5,4];[3,1] transA=1 transB=1", "[3,4];[4,5];[1]", "[3,4];[4,5];[]"],
+    cases: &[
+        "[3,4];[4,5];[5]",
+        "[4,3];[5,4];[3,1] transA=1 transB=1",
+        "[3,4];[4,5];[1]",
+        "[3,4];[4,5];[]",
+        "[3,4];[4,5];[5] alpha=0.5 beta=-1",
+    ],
     ..ROW
 };
 
@@ -509,7 +516,8 @@ fn product_loops(c: &mut NodeCtx, p: &Product) -> Plan<Nest> {
         }
     }
     if d != exact {
-        y = b.nest.expr(Expr::Cast(y, exact));
+        let whole = b.nest.expr(Expr::Cast(y, int_path(exact)));
+        y = b.nest.expr(Expr::Cast(whole, exact));
     }
     let y = activate::apply(&mut b.nest, p.act, y)?;
     Ok(b.store(y))

@@ -95,7 +95,17 @@ pub static ROWS: &[OpDef] = &[
         ..AVERAGE
     },
     OpDef { since: 10, until: 18, attrs: &[COMMON[0], COMMON[1], COMMON[2], COMMON[3], INCLUDE, CEIL_MODE], ..AVERAGE },
-    OpDef { since: 19, attrs: &[COMMON[0], COMMON[1], COMMON[2], COMMON[3], INCLUDE, CEIL_MODE, DILATION], ..AVERAGE },
+    OpDef {
+        since: 19,
+        attrs: &[COMMON[0], COMMON[1], COMMON[2], COMMON[3], INCLUDE, CEIL_MODE, DILATION],
+        cases: &[
+            AVERAGE.cases[0],
+            AVERAGE.cases[1],
+            "[1,2,7,5] kernel_shape=[2,2] dilations=[2,3] pads=[1,0,1,1] strides=[2,1] ceil_mode=1",
+            "[1,2,5,1] kernel_shape=[2,2] dilations=[1,2] pads=[0,1,0,1]",
+        ],
+        ..AVERAGE
+    },
     OpDef {
         name: "GlobalAveragePool",
         inputs: &[req("X", "T")],
@@ -325,7 +335,9 @@ fn average_loops(c: &mut NodeCtx) -> Plan<Nest> {
         None => one,
     };
     let r = b.reduce([(Combiner::Sum, v), (Combiner::Sum, count)]);
-    let y = b.bin(BinOp::Div, r[0], r[1]);
+    // Windows with gaps may meet nothing but padding: 0.
+    let some = if counted.is_some() { b.bin(BinOp::Max, r[1], one) } else { r[1] };
+    let y = b.bin(BinOp::Div, r[0], some);
     Ok(b.store(y))
 }
 

@@ -287,9 +287,14 @@ fn quantize_loops(c: &mut NodeCtx) -> Plan<Nest> {
 fn dequantize_loops(c: &mut NodeCtx) -> Plan<Nest> {
     let mut b = Builder::over_result(c)?;
     let (x, scale, zero) = operands(&mut b, D)?;
+    let long = b.c.need(0)?.dtype == I32;
     let n = &mut b.nest;
-    // Integers are subtracted as such.
-    let d = if n.expr_dtype(x).is_float() { F32 } else { I32 };
+    // Integers are subtracted as such, those of 32 bits in 64.
+    let d = match n.expr_dtype(x) {
+        d if d.is_float() => F32,
+        _ if long => I64,
+        _ => I32,
+    };
     let mut v = n.cast(x, d);
     if let Some(z) = zero {
         let z = n.cast(z, d);
@@ -379,6 +384,7 @@ pub(super) const DEQUANTIZE: OpDef = OpDef {
         "[2,3];[2]{0.25,2};[2]{1,0} axis=0 output_dtype=f16",
         "[2,5];[2,3]{2,0.5,4};[2,3]{1,0,2} axis=1 block_size=2 output_dtype=f32",
         "[3];[] output_dtype=bf16",
+        "[2]{-2147483648,5};[]{2};[]{1} output_dtype=f32",
         "[0,2];[]{1} output_dtype=f32",
     ],
     ..ROW
