@@ -35,7 +35,9 @@ PK_FN void pk_pool(const T *x, T *y, pk_i64 nc, pk_i32 h, pk_i32 w, pk_i32 kh, p
         pk_taps(yo, dil_h, 0, kh, h + pad_top + pad_bottom, y0, y1);
         pk_taps(xo, dil_w, 0, kw, w + pad_left + pad_right, x0, x1);
     }
-    pk_set(y + at, kind == 0 ? max : sum / (float)((y1 - y0) * (x1 - x0)));
+    // The mean over a window of nothing but padding is 0.
+    pk_i32 count = (y1 - y0) * (x1 - x0);
+    pk_set(y + at, kind == 0 ? max : sum / (float)(count > 1 ? count : 1));
 }
 #define PK_POOL(NAME, T)                                                                                               \
     PK_KERNEL(256) NAME(const T *x, T *y, pk_i64 nc, pk_i64 h, pk_i64 w, pk_i64 kh, pk_i64 kw, pk_i64 stride_h,        \

@@ -220,6 +220,9 @@ fn pool2d_matches_plain_loops() {
             check("pool2d", &[Some(x)], nc * oh * ow, &ints, &[], &want, &format!("case {case}: {ints:?}"));
         }
     }
+    // Taps a step of 2 apart around an image of one column: nothing but padding.
+    let ints = [1, 3, 1, 2, 2, 1, 1, 0, 1, 1, 2, 2, 1, 1, 0, 1];
+    check("pool2d", &[Some(vec![1.0, 2.0, 3.0])], 2, &ints, &[], &[0.0, 0.0], "nothing but padding");
 }
 
 #[test]

@@ -54,11 +54,11 @@ pub(crate) unsafe fn pool2d<T: Elem>(tier: Tier, team: &dyn Team, args: &Args) -
                         }
                         out[oy * ow + ox] = T::set(match kind {
                             0 => max,
-                            1 => sum / ((y1 - y0) * (x1 - x0)) as f32,
+                            1 => sum / ((y1 - y0) * (x1 - x0)).max(1) as f32,
                             _ => {
                                 let (a, b) = taps(oy, sh, dh, pt, kh, h + pb, false);
                                 let (c, d) = taps(ox, sw, dw, pl, kw, w + pr, false);
-                                sum / ((b - a) * (d - c)) as f32
+                                sum / ((b - a) * (d - c)).max(1) as f32
                             }
                         });
                     }

@@ -173,7 +173,7 @@ pub fn pool2d(x: &[f32], ints: &[i64; 16]) -> Option<Vec<f64>> {
         if inside == 0 {
             return None;
         }
-        *o = [max, sum / f64::from(inside), sum / f64::from(padded)][kind];
+        *o = [max, sum / f64::from(inside.max(1)), sum / f64::from(padded.max(1))][kind];
     }
     Some(want)
 }

@@ -169,7 +169,7 @@ impl Interp<'_> {
                         n += 1;
                     }
                 }
-                let v = if kind == 0 { best } else { sum / f64::from(n) };
+                let v = if kind == 0 { best } else { sum / f64::from(n.max(1)) };
                 self.put(y, y.offset + (p * oh + r) * ow + q, v)?;
             }
         }
