@@ -10,6 +10,7 @@ pub mod crop;
 pub mod earlier;
 pub mod embed;
 pub mod fused;
+pub mod gqa;
 pub mod group_norm;
 pub mod inverse;
 pub mod masked;
