@@ -13,6 +13,7 @@ pub mod data;
 pub mod einsum;
 pub mod elementwise;
 pub mod grid;
+pub mod grouped;
 pub mod heads;
 pub mod image;
 pub mod linear_attention;

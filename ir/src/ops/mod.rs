@@ -78,6 +78,7 @@ static FAMILIES: &[&[OpDef]] = &[
     contrib::attention::ROWS,
     contrib::bias::ROWS,
     contrib::embed::ROWS,
+    contrib::gqa::ROWS,
     contrib::mha::ROWS,
     contrib::packed::ROWS,
     contrib::padding::ROWS,

@@ -14,6 +14,7 @@ pub mod embed;
 pub mod experts;
 pub mod fused;
 pub mod gather_blocks;
+pub mod gqa;
 pub mod group_norm;
 pub mod inverse;
 pub mod masked;
