@@ -355,7 +355,7 @@ fn terms(c: &mut InferCtx, o: &Options, x: &Extents, total: DimId) -> Result<()>
 /// The rows.
 pub static ROWS: &[OpDef] = &[
     // Attention of decoders: heads of queries share heads of keys, each sample has its own number of positions in the cache. The cache is
-    // of the type of the queries or narrower: past_key says which
+    // of the type of the queries, another float, or quantized: the shape rule checks it with the attributes
     OpDef {
         name: "GroupQueryAttention",
         domain: MICROSOFT,
@@ -363,8 +363,8 @@ pub static ROWS: &[OpDef] = &[
             req("query", "T"),
             opt("key", "T"),
             opt("value", "T"),
-            opt("past_key", "T"),
-            opt("past_value", "T"),
+            opt("past_key", ""),
+            opt("past_value", ""),
             req("seqlens_k", "M"),
             req("total_sequence_length", "M"),
             opt("cos_cache", "T"),
@@ -378,7 +378,7 @@ pub static ROWS: &[OpDef] = &[
             opt("k_norm_weight", "T"),
             opt("query_seqlens", "M"),
         ],
-        outputs: &[req("output", "T"), opt("present_key", "T"), opt("present_value", "T"), opt("output_qk", "T")],
+        outputs: &[req("output", "T"), opt("present_key", ""), opt("present_value", ""), opt("output_qk", "T")],
         attrs: &[
             attr("num_heads", AttrKind::IntReq),
             attr("kv_num_heads", AttrKind::IntReq),
@@ -434,6 +434,7 @@ pub static ROWS: &[OpDef] = &[
             "[1,2,16];[1,2,8];[1,2,8];u8[1,2,3,2]{18,171,255,0};u8[1,2,3,2]{18,171,255};i32[1]{4};i32[1]{5};_;_;_;_;_;[1,2,1,4]{0.25,0.125};[8]{0.5,0.25,0.125} num_heads=4 kv_num_heads=2 k_quant_type=PER_CHANNEL v_quant_type=PER_CHANNEL kv_cache_bit_width=4 outs=3",
             "[1,2,16];[1,2,8];[1,2,8];f8e4m3fn[1,2,3,4];f8e4m3fn[1,2,3,4];i32[1]{4};i32[1]{5};_;_;_;_;_;[1]{0.5};[1]{0.25} num_heads=4 kv_num_heads=2 k_quant_type=PER_TENSOR v_quant_type=PER_TENSOR outs=3",
             "[2,3,16];[2,3,8];[2,3,8];_;_;i32[2]{2,2};i32[1]{3};_;_;_;_;_;[1]{0.0625};[1]{0.125} num_heads=4 kv_num_heads=2 k_quant_type=PER_TENSOR v_quant_type=PER_TENSOR kv_cache_bit_width=8 outs=3",
+            "f16[1,2,16];f16[1,2,8];f16[1,2,8];f16[1,1,3,8];f16[1,1,3,8];i32[1]{4};i32[1]{5} num_heads=2 kv_num_heads=1 outs=3",
             "[1,2,16];[1,2,8];[1,2,8];f16[1,1,3,8];f16[1,1,3,8];i32[1]{4};i32[1]{5} num_heads=2 kv_num_heads=1 outs=3",
         ],
         ..ROW

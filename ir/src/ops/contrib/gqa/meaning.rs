@@ -147,7 +147,8 @@ pub(super) fn reference(c: &RefCtx) -> Result<Vec<Tensor>> {
             return Err(Diagnostic::new(ErrorKind::Shape, format!("scales {scale:?} for {kv} heads of {d}")));
         }
         let past = c.opt(past).map(|p| stored.unpack(p)).transpose()?.unwrap_or(none);
-        let new = stored.write(new);
+        // What is written has been of the type of the queries.
+        let new = stored.write(&Heads { v: f64s(&new.tensor(dtype)), ..new.clone() });
         Ok((stored.pack(&step.present(&past, &new, length)?), stored.read(&step.all(&past, &new, total)?)))
     };
     let (key, keys) = of_cache(PAST_KEY, KEY_SCALE, &k)?;

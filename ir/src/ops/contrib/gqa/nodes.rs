@@ -119,8 +119,10 @@ impl Parts {
             Some(p) if chunk => p,
             Some(p) => {
                 // Of prompts the first position alone counts.
-                let (first, steps) = (x.slice(p, 0, 0, 1), x.count_to(self.s));
+                let (first, steps, axes) = (x.slice(p, 0, 0, 1), x.count_to(self.s), x.ints(&[0, 1]));
                 let first = x.slice(first, 1, 0, 1);
+                // Its extents are 1 also where those of the positions are not known.
+                let first = x.op("ReduceSum", &[first, axes], &[]);
                 let prompt = x.op("Add", &[first, steps], &[]);
                 let is_prompt = x.op("Equal", &[self.total, self.s], &[]);
                 x.op("Where", &[is_prompt, prompt, p], &[])
