@@ -157,3 +157,29 @@ fn windows_larger_than_the_image_are_refused() {
         assert!(e.contains("a window of 4 is larger than the padded image, 3 along axis 2") && e.contains("/p"), "{e}");
     }
 }
+
+/// An index into an axis without elements is refused: there is nothing that it could be clamped to.
+#[test]
+fn indices_need_something_to_look_into() {
+    let aligned = graph()
+        .input("x", DType::F32, &["n", "2", "3", "4"])
+        .input("r", DType::F32, &["m", "4"])
+        .input("i", DType::I64, &["m"])
+        .node("RoiAlign", &["x", "r", "i"], &["a"])
+        .node("Relu", &["a"], &["y"])
+        .output("y");
+    let regions = |n: usize, m: usize| {
+        let r = Tensor::from_f32(&[m, 4], &[0.0, 0.0, 2.0, 2.0].repeat(m));
+        vec![random(1, &[n, 2, 3, 4]), r, Tensor::from_i64(&[m], &vec![0; m])]
+    };
+    check(&aligned, &[regions(2, 3), regions(1, 0), regions(0, 0)]);
+    refuses(&aligned, &regions(0, 2), "there is no image for regions");
+    let lost = graph()
+        .input("s", DType::F32, &["n", "c"])
+        .input("t", DType::I64, &["n"])
+        .node_with("NegativeLogLikelihoodLoss", &["s", "t"], &["y"], vec![text("reduction", "none")])
+        .output("y");
+    let samples = |n: usize, c: usize| vec![random(2, &[n, c]), Tensor::from_i64(&[n], &vec![0; n])];
+    check(&lost, &[samples(3, 2), samples(0, 2), samples(0, 0)]);
+    refuses(&lost, &samples(2, 0), "there is no class for targets");
+}

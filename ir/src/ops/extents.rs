@@ -178,6 +178,14 @@ impl InferCtx<'_> {
             self.guards.push(guard);
         }
     }
+    /// States that an axis of extent `n`, which elements look into, has a place for them where there are any: an index has no other to go to.
+    pub fn require_some(&mut self, n: DimId, elements: impl IntoIterator<Item = DimId>, what: &str) {
+        let one = self.dims.constant(1);
+        let all = self.dims.product(elements);
+        let some = self.dims.min(all, one);
+        let what = format!("{}: {what}", self.def.name);
+        self.require_le(some, n, &what);
+    }
     /// Requires operand `i`, where present, to have one element: it stands for a number.
     ///
     /// # Errors

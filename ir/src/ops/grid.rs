@@ -123,11 +123,8 @@ fn sample_infer(c: &mut InferCtx) -> Result<()> {
 
 /// States that an image has elements to sample for a result of extents `out`, and that coordinates are exact.
 pub(super) fn check_image(c: &mut InferCtx, image: &[DimId], out: &[DimId]) {
-    let one = c.dims.constant(1);
-    let all = c.dims.product(out.iter().copied());
-    let some = c.dims.min(all, one);
     for &n in image {
-        c.require_le(some, n, &format!("{}: an image without elements cannot be sampled", c.def.name));
+        c.require_some(n, out.iter().copied(), "an image without elements cannot be sampled");
         require_exact(c, n);
     }
 }

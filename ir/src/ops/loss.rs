@@ -41,6 +41,7 @@ fn infer_loss(c: &mut InferCtx) -> Result<()> {
         for (i, &d) in t.iter().enumerate() {
             c.require_eq(d, x[if i == 0 { 0 } else { i + 1 }], "scores and targets have the same samples")?;
         }
+        c.require_some(x[1], t.iter().copied(), "there is no class for targets");
     }
     if let (Some(x), Some(&[w])) = (&scores, c.shape(2).as_deref()) {
         c.require_eq(w, x[1], "one weight per class")?;

@@ -217,6 +217,7 @@ fn regions(c: &mut InferCtx, columns: i64, bins: [usize; 2]) -> Result<()> {
         return Err(c.error(ErrorKind::Shape, format!("{name} needs 4 axes, not {}", x.len())));
     }
     let m = count(c, 1, columns)?;
+    c.require_some(x[0], [m, x[1]], "there is no image for regions");
     let [h, w] = bins.map(|n| c.dims.constant(n as i64));
     c.set(0, dtype, [m, x[1], h, w]);
     Ok(())

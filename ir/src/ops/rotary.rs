@@ -77,6 +77,9 @@ fn infer_rotary(c: &mut InferCtx) -> Result<()> {
             [pb, ps] => {
                 c.require_eq(pb, b, what)?;
                 c.require_eq(ps, s, what)?;
+                if let Some(&rows) = c.shape(1).as_deref().and_then(<[_]>::first) {
+                    c.require_some(rows, x.iter().copied(), "cos_cache has no position to look up");
+                }
             }
             _ => return Err(c.error(ErrorKind::Shape, format!("RotaryEmbedding: {what}"))),
         }

@@ -36,7 +36,7 @@ fn infer_crop(c: &mut InferCtx) -> Result<()> {
         c.set_unranked(0, dtype);
         return Ok(());
     };
-    let (&[_, channels, height, width], &[n, four]) = (x.as_slice(), rois.as_slice()) else {
+    let (&[images, channels, height, width], &[n, four]) = (x.as_slice(), rois.as_slice()) else {
         return fail(c, ErrorKind::Shape, format!("X has {} axes, not 4, or rois {}, not 2", x.len(), rois.len()));
     };
     let k = c.dims.constant(4);
@@ -57,6 +57,7 @@ fn infer_crop(c: &mut InferCtx) -> Result<()> {
     };
     let out = [n, channels, rows, columns];
     check_image(c, &[height, width], &out);
+    c.require_some(images, out, "there is no image for regions");
     out[2..].iter().for_each(|&d| require_exact(c, d));
     c.set(0, dtype, out);
     Ok(())

@@ -69,6 +69,7 @@ fn infer_experts(c: &mut InferCtx) -> Result<()> {
         same(c, ZEROS, &want, "one zero point for each block")?;
     }
     same(c, BIAS, &[e, n], "one bias for each column")?;
+    c.require_some(e, [t, chosen, n], "there is no expert");
     c.set(0, F32, [t, chosen, n]);
     Ok(())
 }
