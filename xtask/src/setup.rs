@@ -17,8 +17,9 @@ const PYTHON: &[(&str, &str, &str)] = &[
     ("python3", "/usr/bin/python3", "models come out of packages, and onnxruntime is what we compare with"),
     ("python3-venv", "/usr/lib/python3/dist-packages", "an environment of its own for them"),
 ];
-/// Python packages, pinned: what we compare with must not drift.
-const PIP: &[&str] = &["onnx==1.23.2", "onnxruntime==1.32.0", "numpy<3"];
+/// Python packages, pinned: what we compare with must not drift. ml_dtypes makes expected values of the ONNX backend suite, and 0.7
+/// saturates where floats become 4- and 2-bit integers.
+const PIP: &[&str] = &["onnx==1.23.2", "onnxruntime==1.32.0", "numpy<3", "ml_dtypes==0.6.0"];
 
 /// HIP's headers and, as a dependency, its library (libamdhip64-5) without a driver: for tests alone, and 18 MB to fetch.
 const HIP: &[(&str, &str, &str)] = &[(
