@@ -331,7 +331,7 @@ impl Expansion<'_> {
     }
     /// A Loop of `trips` (one integer) iterations. `body` takes an expansion that adds to the body, the number of the iteration, the
     /// carried values and what was captured, and returns the next carried values and what each iteration gives. Results: the last
-    /// carried values, then what iterations gave with all of them along a new first axis.
+    /// carried values, then what iterations gave with all of them along a new first axis. A single iteration stands without a loop.
     ///
     /// # Errors
     /// Those of `body`.
@@ -342,6 +342,12 @@ impl Expansion<'_> {
         captured: &[Value],
         body: impl FnOnce(&mut Expansion, Value, &[Value], &[Value]) -> Result<(Vec<Value>, Vec<Value>)>,
     ) -> Result<Vec<Value>> {
+        if self.is_extent_of_one(trips) {
+            let first = self.scalar(DType::I64, 0.0);
+            let (mut results, given) = body(self, first, carried, captured)?;
+            results.extend(given.into_iter().map(|v| self.unsqueeze(v, &[0])));
+            return Ok(results);
+        }
         let outer = self.region;
         let r = self.m.graphs.push(Graph::default());
         let iter = self.m.graphs[r].add_input(Type::tensor(DType::I64, []), "");
@@ -356,6 +362,16 @@ impl Expansion<'_> {
         let n_outs = next.len() + scanned.len();
         self.m.graphs[r].outputs = [go_on].into_iter().chain(next).chain(scanned).collect();
         Ok(self.add_loop(r, (Some(trips), None), carried, captured, n_outs))
+    }
+    /// Whether a value of [`Expansion::extent`] is known to be 1.
+    fn is_extent_of_one(&self, v: Value) -> bool {
+        let g = &self.m.graphs[self.region];
+        let Some(node) = g.def_node(v) else { return false };
+        let (def, start) = (&self.m.registry[node.op], self.m.attrs[node.attrs].int(0));
+        let of = node.ins.first().copied().flatten().and_then(|x| g.values[x].ty.shape());
+        let axis = start.and_then(|a| usize::try_from(a).ok()).filter(|_| def.name == "Shape" && def.domain.is_empty());
+        let extent = axis.zip(of).and_then(|(a, shape)| self.m.dims.as_const(*shape.get(a)?));
+        extent == Some(1)
     }
     /// A Loop over a body that stands, up to a number of iterations and while a condition holds: else as [`Expansion::repeat`].
     pub(crate) fn add_loop(

@@ -5,6 +5,7 @@ use crate::consts::{Const, ConstId};
 use crate::nest::{Access, Axis, Coord, Expr, ExprId, Nest, NestOperand, Phase, Term};
 use crate::ty::Shape;
 use smallvec::SmallVec;
+use tensor::dims::{Origin, Proof};
 use tensor::{DType, DimId, DimPool, PrimaryMap};
 
 /// Why a candidate cannot take a node; printed by `--explain`.
@@ -59,6 +60,8 @@ pub struct NodeCtx<'a> {
     pub outs: &'a [Operand],
     /// Constants of the module.
     pub consts: &'a PrimaryMap<ConstId, Const>,
+    /// Numbers of iterations of the loops around the node, each with the trip count that it stays below.
+    pub below: &'a [(DimId, DimId)],
 }
 
 /// Type and knowledge of an operand or result.
@@ -79,6 +82,25 @@ impl NodeCtx<'_> {
     pub fn need(&self, i: usize) -> Plan<Operand> {
         self.ins.get(i).cloned().flatten().ok_or_else(|| Refusal(format!("operand {i} is missing")))
     }
+    /// `index` as one that counts from the axis' beginning, where the host knows it and that it names one of the axis' `extent` elements.
+    pub fn inside(&mut self, index: DimId, extent: DimId) -> Option<DimId> {
+        let from_host = |s| matches!(self.dims.sym(s).origin, Origin::Input { .. } | Origin::Region);
+        if !self.dims.symbols_of(index).into_iter().all(from_host) {
+            return None;
+        }
+        let place = match self.dims.range(index) {
+            (0.., _) => index,
+            (_, ..=-1) => self.dims.add(index, extent),
+            _ => return None,
+        };
+        if self.below.iter().any(|&(number, trips)| number == place && self.dims.prove_le(trips, extent) == Proof::Yes)
+        {
+            return Some(place);
+        }
+        let one = self.dims.constant(1);
+        let (next, is_first) = (self.dims.add(place, one), self.dims.range(place).0 >= 0);
+        (is_first && self.dims.prove_le(next, extent) == Proof::Yes).then_some(place)
+    }
     /// Whether operand `i` is present.
     pub fn has(&self, i: usize) -> bool {
         self.ins.get(i).is_some_and(|x| x.is_some())
@@ -94,6 +116,15 @@ pub enum ViewOp {
     Permute(SmallVec<[usize; 4]>),
     /// Along each axis: first element and step.
     Slice(Vec<(DimId, DimId)>),
+    /// The part at `at` of the axis, in whose place the result has `axes` axes of extent 1.
+    Select {
+        /// The axis.
+        axis: usize,
+        /// Position along it.
+        at: DimId,
+        /// Axes in its place.
+        axes: usize,
+    },
     /// Numpy broadcast to the result's shape (stride 0 on repeated axes).
     Broadcast,
     /// The same bits as elements of the result's type, which has as many.

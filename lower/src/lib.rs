@@ -29,6 +29,8 @@ mod packed_tests;
 mod plan_tests;
 #[cfg(test)]
 mod program_tests;
+#[cfg(test)]
+mod step_tests;
 
 pub mod program;
 mod program_control;

@@ -163,7 +163,7 @@ fn launches(m: &Module<Hip>) -> usize {
     count(m, |o| matches!(o, HipOp::Launch(_)))
 }
 
-fn seq(shape: &[usize]) -> Tensor {
+pub(crate) fn seq(shape: &[usize]) -> Tensor {
     let n: usize = shape.iter().product();
     let v: Vec<f32> = (0..n).map(|i| (i as f32 * 0.37).sin() * 2.0).collect();
     Tensor::from_f32(shape, &v)

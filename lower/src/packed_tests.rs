@@ -35,6 +35,12 @@ fn packed_elements_move() {
         let i = b.ints(&[2, 0]);
         let g = b.op("Gather", &[("axis", Attr::Int(1))], &[x, i]);
         b.output(g);
+        // One row, which begins in the middle of a byte, and one column.
+        let last = b.ints(&[-1]);
+        for axis in [0, 1] {
+            let g = b.op("Gather", &[("axis", Attr::Int(axis))], &[t, last]);
+            b.output(g);
+        }
         check(b, &[&[elements(d, &[5, 3])], &[elements(d, &[1, 3])], &[elements(d, &[4, 3])], &[elements(d, &[3, 3])]]);
     }
 }

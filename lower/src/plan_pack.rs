@@ -55,6 +55,10 @@ pub struct Packing {
 
 /// Above this many intervals fewer policies are tried, and dim facts are not asked.
 const MANY: usize = 20_000;
+/// Pairings of symbol values that are drawn, how many samples are used at most, and below how many those with empty buffers count, too.
+const DRAWN: usize = 60;
+const MOST: usize = 18;
+const FEWEST: usize = 6;
 /// Most layouts kept.
 const MAX_LAYOUTS: usize = 4;
 /// A packing this close to the live sum at every sample is good enough.
@@ -98,7 +102,8 @@ pub fn pack(dims: &mut DimPool, pool: &mut OffsetPool, intervals: &[Interval]) -
 }
 
 /// Symbol values with the sizes there. Values are small primes and powers as real extents are, then pseudo-random pairings of
-/// them; those at which a size is negative or cannot be evaluated are left out.
+/// them; those at which a size is negative or cannot be evaluated are left out, and those at which one is 0 (a sequence shorter than
+/// a window) where there are enough others: what is empty there says nothing of the layout where models are run.
 fn sample_sizes(dims: &DimPool, intervals: &[Interval]) -> Vec<(Vec<(SymId, i64)>, Vec<i64>)> {
     const TYPICAL: [i64; 10] = [1, 2, 3, 7, 16, 61, 128, 211, 384, 640];
     let mut distinct: Vec<DimId> = intervals.iter().map(|i| i.size).collect();
@@ -122,15 +127,18 @@ fn sample_sizes(dims: &DimPool, intervals: &[Interval]) -> Vec<(Vec<(SymId, i64)
             picks.push(syms.iter().map(|&s| fit(s, v)).collect());
         }
         let mut rng = Rng(1);
-        let n = if intervals.len() > MANY { 2 } else { 14 };
+        let n = if intervals.len() > MANY { 2 } else { DRAWN };
         for _ in 0..n {
             picks.push(syms.iter().map(|&s| fit(s, TYPICAL[(rng.next() % 10) as usize])).collect());
         }
     }
-    let mut out: Vec<(Vec<(SymId, i64)>, Vec<i64>)> = vec![];
+    let (mut out, mut empty): (Vec<(Vec<(SymId, i64)>, Vec<i64>)>, Vec<_>) = (vec![], vec![]);
     for p in picks {
+        if out.len() == MOST {
+            break;
+        }
         let values: Vec<(SymId, i64)> = syms.iter().copied().zip(p).collect();
-        if out.iter().any(|(v, _)| *v == values) {
+        if out.iter().chain(&empty).any(|(v, _)| *v == values) {
             continue;
         }
         let env = |s: SymId| values.iter().find(|(x, _)| *x == s).map(|(_, v)| *v);
@@ -139,8 +147,12 @@ fn sample_sizes(dims: &DimPool, intervals: &[Interval]) -> Vec<(Vec<(SymId, i64)
         let Some(sizes) = sizes else { continue };
         let of = |d: DimId| distinct.binary_search(&d).map_or(0, |i| sizes[i]);
         let all = intervals.iter().map(|i| of(i.size)).collect();
-        out.push((values, all));
+        let never = |d: DimId| dims.as_const(d) == Some(0);
+        let is_whole = distinct.iter().zip(&sizes).all(|(&d, &size)| size > 0 || never(d));
+        if is_whole { &mut out } else { &mut empty }.push((values, all));
     }
+    let lacking = FEWEST.saturating_sub(out.len());
+    out.extend(empty.into_iter().take(lacking));
     out
 }
 

@@ -53,6 +53,8 @@ pub fn to_hip(m: &Module<Onnx>, info: &Info, options: &Options) -> Result<(Modul
             meta: m.meta.clone(),
         },
         int_consts: FxHashMap::default(),
+        iterations: FxHashMap::default(),
+        below: vec![],
     };
     choose::choose(&mut cx, options)?;
     // Regions keep their ids: a node's bodies are emitted where the node stands.
@@ -82,6 +84,10 @@ struct Lowering<'a> {
     out: Module<Hip>,
     /// Constants made for shape values whose elements are numbers.
     int_consts: FxHashMap<(tensor::DType, Vec<usize>, Vec<i64>), ir::consts::ConstId>,
+    /// The number of the iteration, by the loop's body.
+    iterations: FxHashMap<RegionId, tensor::DimId>,
+    /// Numbers of iterations with the trip counts that they stay below, where those are known before the loop.
+    below: Vec<(tensor::DimId, tensor::DimId)>,
 }
 
 impl Lowering<'_> {

@@ -136,10 +136,10 @@ fn run(cli: &Cli) -> Result<bool> {
             let half = verdict::half(model.metadata());
             for (i, (name, want)) in names.iter().zip(&exact).enumerate() {
                 let peer = set.outputs.iter().find(|(n, _)| n == name).or(set.outputs.get(i)).map(|(_, t)| t);
-                let (share, what) = verdict::against_exact(&outputs[i], want, peer, half)?;
-                worst_ratio = worst_ratio.max(share);
-                if share > 1.0 {
-                    problems.push(format!("set {k}: output {name:?}: {what}"));
+                let off = verdict::Off::of(&outputs[i], want, peer, half)?;
+                worst_ratio = worst_ratio.max(off.share());
+                if off.share() > 1.0 {
+                    problems.push(format!("set {k}: output {name:?}: {off}"));
                 }
             }
         }

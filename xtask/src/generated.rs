@@ -6,7 +6,7 @@
 //! Decoders with a cache also decode greedily, in onnxruntime and from the one artifact: the prompt, then a token at a time. In f32 the
 //! tokens must be the same. A graph that is not there has not passed.
 
-use crate::measure::{compiler, data, exact, once, script, test, tool};
+use crate::measure::{both_runs, compiler, data, interpret, judge, once, script, test, tool};
 use crate::models::Model;
 use crate::{models, sh};
 use anyhow::{Context, Result, bail};
@@ -37,8 +37,6 @@ pub struct Args {
 }
 
 const LIST: &str = "xtask/data/generated.toml";
-/// A tolerance that any two finite values are within.
-const ANYTHING: &str = "1e300,1e300";
 /// How far the logit of a decoded token may be from onnxruntime's, of its magnitude: caches hold what earlier runs have rounded.
 const LOGIT: f64 = 1e-3;
 
@@ -112,14 +110,11 @@ fn model(args: &Args, m: &Model, bin: &Path) -> Result<Value> {
         peer = once(folder, script(m, "decode.py", &path, folder)?.arg(args.tokens.to_string()))?;
         shapes.push(vec![folder.clone()]);
     }
-    interpret(bin, &path, &shapes)?;
+    interpret(bin, &path, &shapes, shapes.len())?;
     let (mut problems, mut exact_share, mut worst) = (Vec::new(), 0f64, 0f64);
-    for folders in &shapes {
-        let r = best(bin, &artifact, folders, flag(m, "quantised"))?;
-        let name = folders[0].file_name().unwrap_or_default().to_string_lossy();
+    for r in tests(bin, &artifact, &shapes, judge(m))? {
         let said = r["problems"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        // It ran one set, which was its first.
-        problems.extend(said.map(|p| p.replacen("set 0", &name, 1)));
+        problems.extend(said.map(str::to_string));
         exact_share = exact_share.max(r["exact_share"].as_f64().unwrap_or(f64::INFINITY));
         worst = worst.max(r["worst"].as_f64().unwrap_or(f64::INFINITY));
     }
@@ -134,49 +129,38 @@ fn model(args: &Args, m: &Model, bin: &Path) -> Result<Value> {
     Ok(row)
 }
 
-/// Data sets of each shape: inputs with the outputs of onnxruntime as the operators' text has it, and the same inputs with those of the
-/// rewritten model. Inputs alone where it does not run the model.
+/// Data sets of each shape; inputs alone where onnxruntime does not run the model.
 fn shapes(args: &Args, m: &Model, path: &Path, dir: &Path) -> Result<Vec<Vec<PathBuf>>> {
-    let sets = |name: &str, flags: &[&str]| data(m, path, args.shapes, &dir.join(name), flags);
-    if flag(m, "ort_cpu") == Some(false) {
-        return Ok(sets("alone", &["alone"])?.into_iter().map(|s| vec![s]).collect());
+    if m.flag("ort_cpu") == Some(false) {
+        return Ok(data(m, path, args.shapes, &dir.join("alone"), &["alone"])?.into_iter().map(|s| vec![s]).collect());
     }
-    let (plain, rewritten) = (sets("plain", &["plain"])?, sets("rewritten", &[])?);
-    Ok(plain.into_iter().zip(rewritten).map(|(a, b)| vec![a, b]).collect())
+    both_runs(m, path, args.shapes, dir)
 }
 
-/// Has the interpreter compute the outputs at every shape.
-fn interpret(bin: &Path, model: &Path, shapes: &[Vec<PathBuf>]) -> Result<()> {
-    let firsts: Vec<PathBuf> = shapes.iter().map(|folders| folders[0].clone()).collect();
-    exact(bin, model, &firsts, firsts.len())?;
-    for (first, other) in shapes.iter().flat_map(|folders| folders[1..].iter().map(|o| (&folders[0], o))) {
-        for file in
-            std::fs::read_dir(first)?.flatten().filter(|f| f.file_name().to_string_lossy().starts_with("exact_"))
-        {
-            std::fs::copy(file.path(), other.join(file.file_name()))?;
-        }
+/// What `hip-test` says: of each shape, of the first of onnxruntime's runs that it passes with; or of all together, with the judge that
+/// takes them so.
+fn tests(bin: &Path, artifact: &Path, shapes: &[Vec<PathBuf>], judge: &[&str]) -> Result<Vec<Value>> {
+    if !judge.is_empty() {
+        return Ok(vec![test(bin, artifact, &shapes.concat(), judge)?]);
     }
-    Ok(())
+    shapes.iter().map(|folders| best(bin, artifact, folders)).collect()
 }
 
-/// What `hip-test` says of a shape: of the first of onnxruntime's runs that it passes with. Of a quantised graph only the interpreter
-/// decides; its runs say how far off a right one may be.
-fn best(bin: &Path, artifact: &Path, folders: &[PathBuf], quantised: Option<bool>) -> Result<Value> {
-    let extra: &[&str] = if quantised == Some(true) { &["--tolerance", ANYTHING] } else { &[] };
+fn best(bin: &Path, artifact: &Path, folders: &[PathBuf]) -> Result<Value> {
     let mut first = None;
     for set in folders {
-        let r = test(bin, artifact, std::slice::from_ref(set), extra)?;
+        let mut r = test(bin, artifact, std::slice::from_ref(set), &[])?;
         if r["passed"] == true {
             return Ok(r);
+        }
+        // It ran one set, which was its first.
+        let name = folders[0].file_name().unwrap_or_default().to_string_lossy();
+        for p in r["problems"].as_array_mut().into_iter().flatten() {
+            *p = p.as_str().unwrap_or_default().replacen("set 0", &name, 1).into();
         }
         first = first.or(Some(r));
     }
     first.context("no data")
-}
-
-/// A yes or no of an entry.
-fn flag(m: &Model, key: &str) -> Option<bool> {
-    m.entry.get(key).and_then(toml::Value::as_bool)
 }
 
 /// Names the data of a graph: by its bytes, those of its weights beside it, its entry, and the scripts that make the data.

@@ -48,18 +48,44 @@ pub fn is_half(metadata: &Value) -> bool {
         || metadata["constants"].as_array().into_iter().flatten().any(|c| is_weight(c) && half(c))
 }
 
-/// Has the interpreter compute the outputs of the first `n` sets anew; the others lose what it may have left there.
-pub fn exact(bin: &Path, model: &Path, sets: &[PathBuf], n: usize) -> Result<()> {
-    for set in sets {
+/// What decides whether outputs of a model of a list are right, as options of `hip-test`.
+pub fn judge(m: &Model) -> &'static [&'static str] {
+    match (m.flag("quantised"), m.flag("ties")) {
+        (Some(true), _) => &["--judge", "together"],
+        (_, Some(true)) => &["--judge", "interpreter"],
+        _ => &[],
+    }
+}
+
+/// Test data of each shape: onnxruntime's outputs as the operators' text has them, and the same inputs with those of the model that it
+/// rewrites.
+pub fn both_runs(m: &Model, path: &Path, shapes: u32, dir: &Path) -> Result<Vec<Vec<PathBuf>>> {
+    let sets = |name: &str, flags: &[&str]| data(m, path, shapes, &dir.join(name), flags);
+    let pairs = sets("plain", &["plain"])?.into_iter().zip(sets("rewritten", &[])?);
+    Ok(pairs.map(|(a, b)| vec![a, b]).collect())
+}
+
+/// Has the interpreter compute the outputs anew at the first `n` shapes, whose folders have the same inputs; the others lose what it may
+/// have left there.
+pub fn interpret(bin: &Path, model: &Path, shapes: &[Vec<PathBuf>], n: usize) -> Result<()> {
+    for set in shapes.iter().flatten() {
         for f in std::fs::read_dir(set)?.flatten() {
             if f.file_name().to_string_lossy().starts_with("exact_") {
                 std::fs::remove_file(f.path())?;
             }
         }
     }
+    let firsts: Vec<PathBuf> = shapes[..n].iter().map(|folders| folders[0].clone()).collect();
     if n > 0 {
         let mut c = Command::new(bin.join("hip-onnx-runner"));
-        sh::read(with_sets(c.arg(model).arg("--write-exact"), &sets[..n]))?;
+        sh::read(with_sets(c.arg(model).arg("--write-exact"), &firsts))?;
+    }
+    for (first, other) in shapes.iter().flat_map(|folders| folders[1..].iter().map(|o| (&folders[0], o))) {
+        for file in
+            std::fs::read_dir(first)?.flatten().filter(|f| f.file_name().to_string_lossy().starts_with("exact_"))
+        {
+            std::fs::copy(file.path(), other.join(file.file_name()))?;
+        }
     }
     Ok(())
 }

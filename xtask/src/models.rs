@@ -44,6 +44,10 @@ impl Model {
     pub fn str(&self, key: &str) -> Result<&str> {
         self.entry.get(key).and_then(Value::as_str).with_context(|| format!("{}: no {key}", self.name))
     }
+    /// A yes or no of the entry.
+    pub fn flag(&self, key: &str) -> Option<bool> {
+        self.entry.get(key).and_then(Value::as_bool)
+    }
     /// Whether its weights are generated and must be seeded before it is measured.
     pub fn is_light(&self) -> bool {
         self.name.starts_with("light-")

@@ -5,7 +5,7 @@ use super::loops::{Builder, inner, outer};
 use super::movement::checked_axis;
 use super::row::{ANY, MOVES, NUMS, PLAIN, ROW};
 use super::run_axes::RunAxes;
-use crate::lowering::{CallSpec, Candidate, IntArg, NodeCtx, Plan};
+use crate::lowering::{CallSpec, Candidate, IntArg, NodeCtx, Plan, ViewOp};
 use crate::nest::{BinOp, Combiner, Coord, Expr, ExprId, Nest, Term};
 use crate::op::{AttrKind, InferCtx, OpDef, RefCtx, attr, req};
 use crate::ty::Shape;
@@ -94,8 +94,13 @@ pub static ROWS: &[OpDef] = &[
             let axis = checked_axis(c.attrs.int(0).unwrap_or(0), c.input(0)?.shape().len());
             Ok(vec![movement::gather(c.input(0)?, c.input(1)?, axis)?])
         }),
-        lower: &[Candidate::Loops(gather_loops)],
-        cases: &["[5,3];i64[2]{-1,4}", "[2,5,3];i64[]{1} axis=1", "[4,3];i32[2,2]{0,-1,2,1} axis=-1"],
+        lower: &[Candidate::View(gather_view), Candidate::Loops(gather_loops)],
+        cases: &[
+            "[5,3];i64[2]{-1,4}",
+            "[5,3];i64[1,1]{-5}",
+            "[2,5,3];i64[]{1} axis=1",
+            "[4,3];i32[2,2]{0,-1,2,1} axis=-1",
+        ],
         ..ROW
     },
     OpDef {
@@ -298,6 +303,20 @@ fn guarded_load(b: &mut Builder, i: usize, coords: Vec<Coord>, n: DimId) -> Plan
     let t = b.dtype(i);
     let other = b.nest.num(0.0, t);
     b.load_if(i, coords, Some(some), other)
+}
+
+/// One index that the host knows names a part of its operand.
+fn gather_view(c: &mut NodeCtx) -> Plan<ViewOp> {
+    let (x, i) = (c.need(0)?, c.need(1)?);
+    let axis = checked_axis(c.attrs.int(0).unwrap_or(0), x.shape.len());
+    if i.shape.iter().any(|&d| c.dims.as_const(d) != Some(1)) {
+        return Err("there is more than one index".into());
+    }
+    let Some(&[index]) = i.values.as_deref() else { return Err("the index is not known to the host".into()) };
+    match c.inside(index, x.shape[axis]) {
+        Some(at) => Ok(ViewOp::Select { axis, at, axes: i.shape.len() }),
+        None => Err("the index may be outside of the axis, or the run has to read it".into()),
+    }
 }
 
 fn gather_loops(c: &mut NodeCtx) -> Plan<Nest> {

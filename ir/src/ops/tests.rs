@@ -170,7 +170,8 @@ fn run_loops(def: &OpDef, case: &Case, p: &mut Prepared) -> Result<Vec<Tensor>, 
     p.check_guards(&guards)?;
     let out = |t: &Type| Some(Operand { dtype: t.dtype()?, shape: t.shape()?.clone(), values: None, konst: None });
     let outs = types.iter().map(out).collect::<Option<Vec<_>>>().ok_or("a result has no type")?;
-    let mut ctx = NodeCtx { dims: &mut p.dims, attrs: &case.attrs, ins: &p.operands, outs: &outs, consts: &p.consts };
+    let mut ctx =
+        NodeCtx { dims: &mut p.dims, attrs: &case.attrs, ins: &p.operands, outs: &outs, consts: &p.consts, below: &[] };
     let loops = def.lower.iter().find_map(|c| if let Candidate::Loops(f) = c { Some(f) } else { None });
     let nest = loops.ok_or("the row has no loops")?(&mut ctx).map_err(|r| r.0)?;
     p.eval(&nest).map_err(|e| format!("{e}\n{nest:?}"))
@@ -209,7 +210,8 @@ fn check(def: &OpDef, case: &Case, types: &BTreeMap<&str, DType>, extents: Exten
     let (mut compared, mut moved) = (0, false);
     let mut refusals = vec![];
     for candidate in def.lower {
-        let mut ctx = NodeCtx { dims: &mut dims, attrs: &case.attrs, ins: &operands, outs: &outs, consts: &consts };
+        let mut ctx =
+            NodeCtx { dims: &mut dims, attrs: &case.attrs, ins: &operands, outs: &outs, consts: &consts, below: &[] };
         let nest: Result<Nest, _> = match candidate {
             Candidate::Pointwise(f) => build_pointwise(&mut ctx, *f),
             Candidate::Loops(f) => f(&mut ctx),
@@ -332,6 +334,10 @@ fn seen(
         ViewOp::Slice(s) => {
             let s: Vec<(i64, i64)> = s.iter().map(|s| Ok((eval(s.0)?, eval(s.1)?))).collect::<Result<_, String>>()?;
             Box::new(move |c| c.iter().zip(&s).map(|(&c, s)| (s.0 + c as i64 * s.1) as usize).collect())
+        }
+        ViewOp::Select { axis, at, axes } => {
+            let (axis, axes, at) = (*axis, *axes, eval(*at)? as usize);
+            Box::new(move |c| c[..axis].iter().copied().chain([at]).chain(c[axis + axes..].iter().copied()).collect())
         }
         ViewOp::Parts(all) => {
             let s: Vec<i64> = all[i].iter().map(|&d| eval(d)).collect::<Result<_, _>>()?;

@@ -98,6 +98,14 @@ impl State<'_> {
                 _ => vec![],
             };
             for b in bodies {
+                if matches!(action, Action::Loop) {
+                    let iter = cx.out.dims.symbol("iter", Origin::Region);
+                    cx.iterations.insert(b, iter);
+                    let trips = node.ins.first().copied().flatten().and_then(|v| cx.info.values(r, v));
+                    if let Some(&[n]) = trips.map(|x| x.as_slice()) {
+                        cx.below.push((iter, n));
+                    }
+                }
                 let n_caps = node.n_captures as usize;
                 let params = &cx.src.graphs[b].inputs;
                 let (caps, own) = (&node.ins[node.ins.len() - n_caps..], params.len().saturating_sub(n_caps));
@@ -130,7 +138,8 @@ impl State<'_> {
                 Refusal(format!("\"{name}\" is {}: only tensors are compiled", g.values[v].ty.display(&src.dims)))
             })?;
             let shape = t.shape.clone().ok_or_else(|| Refusal(format!("the rank of \"{name}\" is not known")))?;
-            let values = cx.info.values(r, v).cloned();
+            let number = || cx.iterations.get(&r).filter(|_| g.inputs.first() == Some(&v));
+            let values = cx.info.values(r, v).cloned().or_else(|| number().map(|&d| [d].into_iter().collect()));
             Ok(Operand { dtype: t.dtype, shape, values, konst: self.konst_of(cx, r, v) })
         };
         let refuse = |choice: &mut NodeChoice, name: &str, why: String| {
@@ -177,7 +186,7 @@ impl State<'_> {
         let (attrs, consts) = (&cx.src.attrs[node.attrs], &cx.src.consts);
         macro_rules! ctx {
             () => {
-                &mut NodeCtx { dims: &mut cx.out.dims, attrs, ins, outs, consts }
+                &mut NodeCtx { dims: &mut cx.out.dims, attrs, ins, outs, consts, below: &cx.below }
             };
         }
         match c {
@@ -194,7 +203,7 @@ impl State<'_> {
             }
             Candidate::Pointwise(f) => {
                 let plan = nests::pointwise(&mut cx.out.dims, &cx.eq, ins, outs, &mut |dims, nest, args| {
-                    f(&mut NodeCtx { dims, attrs, ins, outs, consts }, nest, args)
+                    f(&mut NodeCtx { dims, attrs, ins, outs, consts, below: &cx.below }, nest, args)
                 });
                 ("loops".into(), plan.map(Action::Nest))
             }

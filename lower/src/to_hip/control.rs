@@ -241,9 +241,9 @@ impl<'a> Emit<'_, 'a> {
         let scans = self.scan_buffers(r, n, n_carried, trips)?;
         ins.extend(scans.iter().map(|s| Some(s.root)));
 
-        let iter_dim = self.cx.out.dims.symbol("iter", dims::Origin::Region);
-        let Some(iter) = self.cx.out.dims.as_symbol(iter_dim) else {
-            return Err(Diagnostic::new(ErrorKind::Internal, "a new symbol is no symbol"));
+        let number = self.cx.iterations.get(&b).and_then(|&d| Some((d, self.cx.out.dims.as_symbol(d)?)));
+        let Some((iter_dim, iter)) = number else {
+            return Err(Diagnostic::new(ErrorKind::Internal, "a loop has no number of its iteration"));
         };
         // Extents that the body's parameters have for themselves.
         let mut carried_dims: Vec<LoopDim> = vec![];

@@ -659,6 +659,14 @@ impl<'c, 'a> Emit<'c, 'a> {
                     let (offset, strides) = views::slice(dims, b.offset, &b.strides, steps);
                     BufView { offset, shape, strides, ..b.clone() }
                 }
+                ViewOp::Select { axis, at, axes } => {
+                    let by = dims.mul(*at, b.strides[*axis]);
+                    let (offset, zero) = (dims.add(b.offset, by), dims.constant(0));
+                    let (before, after) = (&b.strides[..*axis], &b.strides[axis + 1..]);
+                    let strides =
+                        before.iter().copied().chain(vec![zero; *axes]).chain(after.iter().copied()).collect();
+                    BufView { offset, shape, strides, ..b.clone() }
+                }
                 ViewOp::Parts(all) => {
                     let Some(start) = all.get(i) else {
                         return Err(Diagnostic::new(ErrorKind::Internal, format!("result {i} has no part")));

@@ -15,7 +15,8 @@ fn result(def: &OpDef, case: &Case, p: &mut Prepared) -> Result<Tensor, String> 
     let shape = types[0].shape().ok_or("the result has no shape")?.clone();
     let dtype = types[0].dtype().ok_or("the result has no type")?;
     let outs = [Operand { dtype, shape: shape.clone(), values: None, konst: None }];
-    let mut ctx = NodeCtx { dims: &mut p.dims, attrs: &case.attrs, ins: &p.operands, outs: &outs, consts: &p.consts };
+    let mut ctx =
+        NodeCtx { dims: &mut p.dims, attrs: &case.attrs, ins: &p.operands, outs: &outs, consts: &p.consts, below: &[] };
     let view = view(&mut ctx).map_err(|r| r.0)?;
     let values = p.values.clone();
     let env = |s| values.get(&s).copied();
