@@ -189,6 +189,10 @@ impl Expansion<'_> {
     pub fn as_const(&self, d: DimId) -> Option<i64> {
         self.m.dims.as_const(d)
     }
+    /// Whether an extent is known to be 0 or 1.
+    pub fn is_at_most_one(&self, d: DimId) -> bool {
+        self.m.dims.is_at_most_one(d)
+    }
     /// A number as an extent.
     pub fn dim(&mut self, n: i64) -> DimId {
         self.m.dims.constant(n)

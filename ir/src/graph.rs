@@ -97,6 +97,8 @@ pub enum Rel {
     Eq,
     /// Less or equal.
     Le,
+    /// Not equal.
+    Ne,
 }
 
 /// One single-block region in SSA form. Bodies are isolated: what they capture are operands of the owning node that come

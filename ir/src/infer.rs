@@ -116,7 +116,7 @@ pub fn infer(m: &mut Module<Onnx>) -> Result<Info> {
 
 fn add_guards(all: &mut Vec<Guard>, more: Vec<Guard>) {
     let key = |g: &Guard| match g.rel {
-        Rel::Eq => (g.rel, g.lhs.min(g.rhs), g.lhs.max(g.rhs)),
+        Rel::Eq | Rel::Ne => (g.rel, g.lhs.min(g.rhs), g.lhs.max(g.rhs)),
         Rel::Le => (g.rel, g.lhs, g.rhs),
     };
     let mut seen: FxHashSet<_> = all.iter().map(key).collect();

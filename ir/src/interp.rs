@@ -116,6 +116,7 @@ fn check_guards(m: &Module<Onnx>, env: &Env) -> Result<()> {
         let (holds, word) = match g.rel {
             Rel::Eq => (a == b, "equal to"),
             Rel::Le => (a <= b, "at most"),
+            Rel::Ne => (a != b, "other than"),
         };
         if !holds {
             let e = Diagnostic::new(ErrorKind::Guard, format!("{}: {a} must be {word} {b}", g.why));

@@ -221,8 +221,8 @@ pub fn broadcast_coords(
 ) -> SmallVec<[Coord; 4]> {
     let pad = full.len() - shape.len().min(full.len());
     let coord = |(i, &d): (usize, &DimId)| match axes.get(pad + i).copied().flatten() {
-        // An extent of 1 repeats; where the result has 1, too, either reading is the same element.
-        Some(axis) if dims.as_const(d) != Some(1) => along(dims, axis),
+        // An extent of 1 repeats; where the result has 1, too, either reading is the same element. Where it is 0, nothing is read.
+        Some(axis) if !dims.is_at_most_one(d) => along(dims, axis),
         _ => at_zero(dims),
     };
     shape.iter().enumerate().map(coord).collect()

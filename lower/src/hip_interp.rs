@@ -42,6 +42,7 @@ pub fn run(m: &Module<Hip>, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
             let holds = match guard.rel {
                 Rel::Eq => a == b,
                 Rel::Le => a <= b,
+                Rel::Ne => a != b,
             };
             if !holds {
                 return Err(Diagnostic::new(ErrorKind::Guard, format!("{}: {a} and {b}", guard.why)).node(&*guard.node));

@@ -228,11 +228,14 @@ impl Builder<'_> {
                 continue;
             }
             let (a, b) = (self.dim(g.lhs)?, self.dim(g.rhs)?);
-            let (op, relation) = match g.rel {
-                Rel::Eq => (IntOp::Eq, "must equal"),
-                Rel::Le => (IntOp::Le, "must be at most"),
+            let (cond, relation) = match g.rel {
+                Rel::Eq => (self.regs.op(IntOp::Eq, a, b), "must equal"),
+                Rel::Le => (self.regs.op(IntOp::Le, a, b), "must be at most"),
+                Rel::Ne => {
+                    let (same, no) = (self.regs.op(IntOp::Eq, a, b), self.regs.int(0));
+                    (self.regs.op(IntOp::Eq, same, no), "must not be")
+                }
             };
-            let cond = self.regs.op(op, a, b);
             let d = |d| self.m.dims.display(d).to_string();
             let why = if g.why.is_empty() { String::new() } else { format!("{}: ", g.why) };
             let what = format!("{}{why}{} {relation} {}", self.place_of(&syms), d(g.lhs), d(g.rhs));

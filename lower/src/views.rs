@@ -107,12 +107,12 @@ pub fn slice(dims: &mut DimPool, offset: DimId, strides: &[DimId], steps: &[(Dim
 }
 
 /// How far a coordinate of an axis of extent `from` moves when the axis of extent `to` that it is broadcast to moves by one: 1 when
-/// the extents are equal, 0 when `from` is 1, and an expression of `from` that is one or the other at run time when unknown.
+/// the extents are equal, 0 when `from` is never above 1, and an expression of `from` that is one or the other at run time when unknown.
 pub fn broadcast_step(dims: &mut DimPool, eq: &Equalities, from: DimId, to: DimId) -> DimId {
     if eq.same(from, to) {
         return dims.constant(1);
     }
-    if dims.as_const(from) == Some(1) {
+    if dims.is_at_most_one(from) {
         return dims.constant(0);
     }
     let one = dims.constant(1);
@@ -253,5 +253,8 @@ mod tests {
         for (v, want) in [(1, 0), (2, 1), (0, 0)] {
             assert_eq!(p.eval(step, &|_| Some(v)), Ok(want));
         }
+        // Never above 1: it repeats.
+        let last = p.min(one, n);
+        assert_eq!(broadcast_step(&mut p, &e, last, n), zero);
     }
 }

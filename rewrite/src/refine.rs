@@ -382,6 +382,10 @@ impl Dims {
     /// Whether a guard holds whenever the facts do.
     fn holds(&self, pool: &mut DimPool, g: &Guard) -> bool {
         let (eg, a, b) = (&self.eg, self.id_of[&g.lhs], self.id_of[&g.rhs]);
+        if g.rel == Rel::Ne {
+            let (a, b) = (eg[a].data, eg[b].data);
+            return a.high < b.low || b.high < a.low || pool.prove_eq(g.lhs, g.rhs) == Proof::No;
+        }
         eg.find(a) == eg.find(b)
             || g.rel == Rel::Le
                 && (eg[a].data.high <= eg[b].data.low || bounded(eg, a, b) || pool.prove_le(g.lhs, g.rhs) == Proof::Yes)
@@ -394,7 +398,7 @@ impl Dims {
         weaker(pool, guards);
         let mut facts = 0;
         guards.retain(|g| {
-            if g.rel == Rel::Le {
+            if g.rel != Rel::Eq {
                 return true;
             }
             if self.holds(pool, g) {
@@ -420,8 +424,10 @@ impl Dims {
                     self.eg.find(self.id_of[&k.lhs]) == self.eg.find(a)
                         && self.eg.find(self.id_of[&k.rhs]) == self.eg.find(b)
                 };
-                if g.rel == Rel::Eq {
-                    return true;
+                match g.rel {
+                    Rel::Eq => return true,
+                    Rel::Ne => return !self.holds(pool, g),
+                    Rel::Le => {}
                 }
                 let usable = is_at_entry(pool, g);
                 if self.holds(pool, g) || usable && kept.iter().any(same) {
@@ -669,6 +675,23 @@ mod tests {
         // Of two that say the same, one stays; what the device decides is no fact.
         check(&[("s", Rel::Le, "t"), ("s", Rel::Le, "t")], &["s Le t"], &[]);
         check(&[("u", Rel::Le, "7"), ("u", Rel::Le, "8")], &["u Le 7", "u Le 8"], &[]);
+    }
+
+    #[test]
+    fn what_must_differ_is_dropped_where_it_does() {
+        check(
+            &[
+                ("s", Rel::Ne, "1"),
+                ("2", Rel::Le, "t"),
+                ("t", Rel::Ne, "1"),
+                ("s", Rel::Ne, "s + 1"),
+                ("b", Rel::Eq, "c"),
+            ],
+            &["s Ne 1", "2 Le t", "b Eq c"],
+            &[("c", "b")],
+        );
+        // Equal and other than equal: no run passes, and both are checked.
+        check(&[("b", Rel::Eq, "c"), ("b", Rel::Ne, "c")], &["b Eq c", "b Ne c"], &[]);
     }
 
     #[test]

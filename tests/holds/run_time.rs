@@ -129,3 +129,68 @@ fn slices_along_any_axis_compile_at_once() {
     check(&g, &[0, 1, 2, -1].map(|axis| vec![x(), list(&[axis])]));
     assert!(start.elapsed().as_secs() < 60, "{:?}", start.elapsed());
 }
+
+/// What is cut down to one element along an axis repeats, whatever the extent of the axis, and leaves nothing of an empty one.
+#[test]
+fn a_slice_of_at_most_one_element_repeats() {
+    let cases = |shapes: &[[usize; 2]]| -> Vec<Vec<Tensor>> {
+        shapes.iter().enumerate().map(|(i, s)| vec![random(i as u64, &[2, s[0], s[1]])]).collect()
+    };
+    let all = [[3, 4], [1, 4], [2, 1], [5, 3], [0, 4], [3, 0], [0, 0], [1, 1]];
+    let slice = |from: i64, to: i64, step: i64| {
+        let g = graph().input("x", DType::F32, &["2", "s", "d"]).ints("from", &[from]).ints("to", &[to]);
+        let g = g.ints("axis", &[1]).ints("step", &[step]);
+        g.node("Slice", &["x", "from", "to", "axis", "step"], &["one"])
+    };
+    for (from, to, step) in [(-1, i64::MAX, 1), (0, 1, 1), (-1, -2, -1)] {
+        let g = || slice(from, to, step);
+        // Pointwise, and what fuses with it.
+        let sum = || g().node("Add", &["x", "one"], &["sum"]);
+        check(&sum().output("sum"), &cases(&all));
+        check(&sum().node_with("Softmax", &["sum"], &["y"], vec![int("axis", 1)]).output("y"), &cases(&all));
+        check(&sum().node("Mul", &["one", "sum"], &["p"]).node("Sub", &["p", "x"], &["y"]).output("y"), &cases(&all));
+        let chosen = g().node("Greater", &["x", "one"], &["c"]).node("Where", &["c", "one", "x"], &["y"]);
+        check(&chosen.output("y"), &cases(&all));
+        // Views, copies, products with one matrix for all.
+        let expanded = g().node("Shape", &["x"], &["to_x"]).node("Expand", &["one", "to_x"], &["y"]);
+        check(&expanded.output("y"), &cases(&all));
+        check(&sum().node_with("Concat", &["sum", "one"], &["y"], vec![int("axis", 1)]).output("y"), &cases(&all));
+        let weight = || {
+            sum().weight("w", &random(77, &[4, 4])).node("MatMul", &["x", "w"], &["m"]).node(
+                "Add",
+                &["m", "one"],
+                &["y"],
+            )
+        };
+        check(&weight().output("y"), &cases(&[[3, 4], [1, 4], [0, 4], [7, 4]]));
+        let product = g().node_with("Transpose", &["x"], &["t"], vec![ints("perm", &[1, 2, 0])]).node_with(
+            "Transpose",
+            &["one"],
+            &["u"],
+            vec![ints("perm", &[1, 0, 2])],
+        );
+        check(&product.node("MatMul", &["u", "t"], &["y"]).output("y"), &cases(&all));
+        let einsum = |how| g().node_with("Einsum", &["x", "one"], &["y"], vec![text("equation", how)]).output("y");
+        check(&einsum("bsd,bsd->bd"), &cases(&all));
+        check(&einsum("bsd,bsd->bsd"), &cases(&all));
+    }
+}
+
+/// Beside an extent that is not that of the axis it was cut from, it repeats where there is one, and where there is none only 1 and 0 go.
+#[test]
+fn what_may_be_empty_beside_another_extent() {
+    let g = graph().input("x", DType::F32, &["s", "3"]).input("z", DType::F32, &["t", "3"]);
+    let g = g.ints("from", &[2]).ints("to", &[3]).ints("axis", &[0]);
+    let g = g.node("Slice", &["x", "from", "to", "axis"], &["one"]).node("Add", &["z", "one"], &["sum"]);
+    let g = g.node("Add", &["sum", "z"], &["again"]).node("Mul", &["one", "again"], &["y"]).output("y").output("sum");
+    let case = |s, t| vec![random(3, &[s, 3]), random(4, &[t, 3])];
+    check(&g, &[case(3, 4), case(7, 1), case(3, 0), case(2, 1), case(0, 1), case(1, 0)]);
+    refuses(&g, &case(2, 2), "where an extent is 0");
+    refuses(&g, &case(0, 5), "where an extent is 0");
+    // Beside a number above 1 there must be one.
+    let g = graph().input("x", DType::F32, &["s", "3"]).weight("w", &random(5, &[4, 3]));
+    let g = g.ints("from", &[-1]).ints("to", &[i64::MAX]).node("Slice", &["x", "from", "to"], &["one"]);
+    let g = g.node("Add", &["one", "w"], &["y"]).output("y");
+    check(&g, &[vec![random(3, &[3, 3])], vec![random(3, &[1, 3])]]);
+    refuses(&g, &[random(3, &[0, 3])], "broadcast along axis 0");
+}

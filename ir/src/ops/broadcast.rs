@@ -5,8 +5,9 @@ use crate::ty::{PartialShape, Shape};
 use tensor::dims::{Origin, Proof};
 use tensor::{DType, DimId, DimPool, Result};
 
-/// The broadcast of shapes, aligned at their last axes. Where two extents are not known to be equal and neither is 1, they are
-/// required to be equal: a symbol that may be 1 at run time against another extent becomes a guard, never a choice.
+/// The broadcast of shapes, aligned at their last axes. An extent that is never above 1 (that of `x[-1:]`) repeats where it is 1 and
+/// leaves nothing where it is 0. Of two others that are not known to be equal, both are required to be equal: a symbol that may be 1
+/// at run time against another extent becomes a guard, never a choice.
 ///
 /// # Errors
 /// `Shape` when two extents can never be equal.
@@ -28,15 +29,50 @@ pub fn broadcast(c: &mut InferCtx, shapes: &[Shape]) -> Result<Shape> {
 /// # Errors
 /// `Shape` when they can never be equal.
 pub fn join(c: &mut InferCtx, a: DimId, b: DimId, what: &str) -> Result<DimId> {
-    match (c.dims.as_const(a), c.dims.as_const(b)) {
-        (_, Some(1)) => return Ok(a),
-        (Some(1), _) => return Ok(b),
-        _ if a == b => return Ok(a),
-        _ => {}
+    if a == b || c.dims.range(b) == (1, 1) {
+        return Ok(a);
     }
-    c.require_eq(a, b, what)?;
-    // The constant is the better known of the two.
-    Ok(if c.dims.as_const(b).is_some() { b } else { a })
+    if c.dims.range(a) == (1, 1) {
+        return Ok(b);
+    }
+    match (c.dims.is_at_most_one(a), c.dims.is_at_most_one(b)) {
+        (true, _) => spread(c, a, b, what),
+        (_, true) => spread(c, b, a, what),
+        _ if c.dims.is_part(a, b) => left_by(c, a, b, what),
+        _ if c.dims.is_part(b, a) => left_by(c, b, a, what),
+        _ => {
+            c.require_eq(a, b, what)?;
+            // The constant is the better known of the two.
+            Ok(if c.dims.as_const(b).is_some() { b } else { a })
+        }
+    }
+}
+
+/// The broadcast of an extent `a` that is 0 or 1 with another one: `b` where `a` is 1, else 0, which needs `b` to be at most 1.
+fn spread(c: &mut InferCtx, a: DimId, b: DimId, what: &str) -> Result<DimId> {
+    if c.dims.vanishes_with(b, a) {
+        return Ok(b);
+    }
+    if c.dims.range(b).0 > 1 {
+        let one = c.dims.constant(1);
+        c.require_eq(a, one, what)?;
+        return Ok(b);
+    }
+    if c.dims.is_at_most_one(b) && c.dims.vanishes_with(a, b) {
+        return Ok(a);
+    }
+    let both = c.dims.mul(a, b);
+    left_by(c, both, b, what)
+}
+
+/// `part`, which is `whole` or 0: what an extent that is 0 or 1 leaves of `whole` in a broadcast. Where it leaves nothing, `whole` must
+/// be at most 1.
+fn left_by(c: &mut InferCtx, part: DimId, whole: DimId, what: &str) -> Result<DimId> {
+    let one = c.dims.constant(1);
+    let most = c.dims.add(part, one);
+    let what = format!("{}: {what}, where an extent is 0", c.def.name);
+    c.require_le(whole, most, &what);
+    Ok(part)
 }
 
 /// The broadcast of all present operands from `first` on; `None` while a rank is unknown.
@@ -64,8 +100,15 @@ pub fn require_broadcasts_to(c: &mut InferCtx, from: &Shape, to: &Shape, what: &
         );
     }
     for (&f, &t) in from.iter().rev().zip(to.iter().rev()) {
-        if c.dims.as_const(f) != Some(1) {
-            c.require_eq(f, t, what)?;
+        match c.dims.range(f) {
+            (1, 1) => {}
+            // 1, or 0 where there is nothing.
+            (0, 1) if c.dims.vanishes_with(t, f) => {}
+            (0, 1) => {
+                let left = c.dims.mul(t, f);
+                c.require_eq(left, t, what)?;
+            }
+            _ => c.require_eq(f, t, what)?,
         }
     }
     Ok(())

@@ -255,7 +255,17 @@ fn expand_einsum(x: &mut Expansion) -> Result<Vec<Value>> {
             at(i).is_some_and(|a| is_one(x, i, a)) && (0..ranks.len()).any(|k| at(k).is_some_and(|a| !is_one(x, k, a)))
         };
         let gone: Vec<Label> = f.labels.iter().copied().filter(repeats).collect();
-        factors.push(without(x, f, &gone, false));
+        let f = without(x, f, &gone, false);
+        // Neither is one that has one element or none and is summed: the sum is the element, or 0 as that of the product is.
+        let may_repeat = |l: &Label| {
+            let few = |k: usize, a: usize| x.is_at_most_one(types[k].1[a]);
+            let at = |i: usize| eq.ins[i].iter().position(|k| k == l);
+            !eq.out.contains(l)
+                && at(i).is_some_and(|a| few(i, a))
+                && (0..ranks.len()).any(|k| at(k).is_some_and(|a| !few(k, a)))
+        };
+        let summed: Vec<Label> = f.labels.iter().copied().filter(may_repeat).collect();
+        factors.push(without(x, f, &summed, true));
     }
     let mut rest = factors.into_iter();
     let Some(mut all) = rest.next() else {

@@ -155,6 +155,19 @@ fn steps(p: &mut DimPool, n: DimId, (start, end): (DimId, DimId), by: DimId, up:
         } else if last == n && p.prove_le(s, n) == Proof::Yes {
             let d = p.sub(n, s);
             p.min(d, n)
+        } else if p.checked(|p| p.sub(e, s)) == Some(one) {
+            // One element, or none where the axis ends before: what is known to be at most 1 repeats in a broadcast.
+            let from_start = p.prove_le(zero, s) == Proof::Yes;
+            let left = if from_start { p.sub(n, s) } else { p.add(s, one) };
+            let some = p.max(left, zero);
+            match from_start || p.prove_le(e, n) == Proof::Yes {
+                true => p.min(some, one),
+                false => {
+                    let d = p.sub(last, first);
+                    let d = p.max(d, zero);
+                    p.min(d, one)
+                }
+            }
         } else {
             let d = p.sub(last, first);
             p.max(d, zero)
@@ -165,7 +178,17 @@ fn steps(p: &mut DimPool, n: DimId, (start, end): (DimId, DimId), by: DimId, up:
     let first = if s == top || p.prove_le(n, s) == Proof::Yes { top } else { clamp(p, s, zero, top) };
     let last = clamp(p, e, minus, top);
     let d = p.sub(first, last);
-    let len = p.max(d, zero);
+    let mut len = p.max(d, zero);
+    if p.range(len).1 > 1 && p.checked(|p| p.sub(s, e)) == Some(one) {
+        // One element, or none, as above.
+        len = if s == first && p.prove_le(s, top) == Proof::Yes {
+            let some = p.add(s, one);
+            let some = p.max(some, zero);
+            p.min(some, one)
+        } else {
+            p.min(len, one)
+        };
+    }
     (first, p.ceildiv(len, by))
 }
 

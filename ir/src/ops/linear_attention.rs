@@ -9,6 +9,7 @@ use crate::graph::Value;
 use crate::lowering::{Candidate, NodeCtx, Plan};
 use crate::nest::{BinOp, Combiner, Nest};
 use crate::op::{AttrKind, HIP_DOMAIN, InferCtx, OpDef, RefCtx, Tol, attr, opt, req};
+use crate::ty::Shape;
 use reference::linear_attention::{Extra, Rule, causal_conv, depthwise, linear_attention};
 use tensor::DType::{self, *};
 use tensor::{Diagnostic, DimId, ErrorKind, Result};
@@ -165,39 +166,60 @@ fn infer_linear_attention(c: &mut InferCtx) -> Result<()> {
         c.set_unranked(1, state);
         return Ok(());
     };
-    for i in [0, 1, 2, 4, 5] {
-        if c.shape(i).is_some_and(|s| s.len() != 3) {
-            return fail(c, format!("{} has 3 axes", c.def.inputs[i].name));
-        }
-    }
+    require_three_axes(c)?;
     let dims = &mut *c.dims;
     let (n_q, h) = (dims.constant(i64::try_from(n_q).unwrap_or(1)), dims.constant(i64::try_from(h).unwrap_or(1)));
     let (d_k, d_v) = (dims.floordiv(q[2], n_q), dims.floordiv(v[2], h));
     let whole = [(d_k, n_q, q[2]), (d_k, h, k[2]), (d_v, h, v[2])].map(|(d, n, all)| (dims.mul(d, n), all));
-    let per_key = dims.mul(h, d_k);
     let width = dims.mul(d_v, n_q);
     for (a, b) in whole {
         c.require_eq(a, b, "heads divide the last axes, and queries and keys have one width")?;
     }
-    for s in [&k, &v] {
+    require_beside(c, [&q, &k, &v], [h, d_k, d_v])?;
+    c.set(0, dtype, [q[0], q[1], width]);
+    c.set(1, state, [q[0], h, d_k, d_v]);
+    Ok(())
+}
+
+/// Requires queries, keys, values, decay and beta to have the axes `[b, t, heads · d]`.
+///
+/// # Errors
+/// `Shape` with the first that has not.
+pub(super) fn require_three_axes(c: &InferCtx) -> Result<()> {
+    for i in [0, 1, 2, 4, 5] {
+        if let Some(s) = c.shape(i).filter(|s| s.len() != 3) {
+            let text = format!("LinearAttention: {} has {} axes, not 3", c.def.inputs[i].name, s.len());
+            return Err(c.error(ErrorKind::Shape, text));
+        }
+    }
+    Ok(())
+}
+
+/// What every form demands of operands beside queries, keys and values: one batch and as many steps, a decay per head or element of
+/// the keys, a beta per head or for all, and a past state `[b, h, d_k, d_v]`, where there are `h` heads of states.
+///
+/// # Errors
+/// `Shape` where one never meets it.
+pub(super) fn require_beside(c: &mut InferCtx, [q, k, v]: [&Shape; 3], [h, d_k, d_v]: [DimId; 3]) -> Result<()> {
+    for s in [k, v] {
         c.require_eq(q[0], s[0], "operands have one batch")?;
         c.require_eq(q[1], s[1], "operands have as many steps")?;
     }
     if let Some(g) = c.shape(4).filter(|g| g[2] != h) {
+        let per_key = c.dims.mul(h, d_k);
         c.require_eq(g[2], per_key, "the decay is per head or per element of the keys")?;
     }
     if let Some(b) = c.shape(5).filter(|b| c.dims.as_const(b[2]) != Some(1)) {
         c.require_eq(b[2], h, "beta is per head")?;
     }
-    let past: [DimId; 4] = [q[0], h, d_k, d_v];
     if let Some(s) = c.shape(3) {
         if s.len() != 4 {
-            return fail(c, "past_state has 4 axes".into());
+            let text = format!("LinearAttention: past_state has {} axes, not 4", s.len());
+            return Err(c.error(ErrorKind::Shape, text));
         }
+        let past = [q[0], h, d_k, d_v];
         s.iter().zip(past).try_for_each(|(&a, b)| c.require_eq(a, b, "past_state is a state of each head"))?;
     }
-    c.set(0, dtype, [q[0], q[1], width]);
-    c.set(1, state, past);
     Ok(())
 }
 

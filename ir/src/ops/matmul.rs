@@ -296,8 +296,9 @@ fn kernel_for(dtype: DType, f32_: &'static str, f16: &'static str) -> Plan<&'sta
     }
 }
 
+/// Whether only index 0 is ever read along an axis.
 fn is_one(p: &DimPool, d: DimId) -> bool {
-    p.as_const(d) == Some(1)
+    p.is_at_most_one(d)
 }
 
 /// The stride of `axis` of read buffer `buffer`; 0 where the extent is 1, so that whatever stride a view gives such an axis is

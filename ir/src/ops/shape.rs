@@ -6,6 +6,7 @@ use super::loops::{Builder, outer};
 use super::movement::checked_axis;
 use super::row::{ANY, MOVES, PLAIN, ROW};
 use super::run_axes::RunAxes;
+use crate::graph::{Guard, Rel};
 use crate::lowering::{Candidate, NodeCtx, Plan, ViewOp};
 use crate::nest::{BinOp, Expr, Nest};
 use crate::op::{AttrKind, HIP_DOMAIN, InferCtx, OpDef, RefCtx, attr, opt, req};
@@ -241,21 +242,8 @@ pub static ROWS: &[OpDef] = &[
         outputs: &[req("output", "T")],
         attrs: &[attr("upper", AttrKind::Int(1))],
         dtypes: &[("T", PLAIN), I],
-        infer: |c| {
-            if c.shape(0).is_some_and(|s| s.len() < 2) {
-                return Err(c.error(ErrorKind::Shape, "Trilu needs at least 2 axes"));
-            }
-            c.require_single(1, "k")?;
-            c.set_type(0, c.ty(0).clone());
-            Ok(())
-        },
-        reference: Some(|c| {
-            let k = match c.opt(1) {
-                Some(k) => movement::single(k, "k")?.view().i64_at(0),
-                None => 0,
-            };
-            Ok(vec![movement::trilu(c.input(0)?, k, c.attrs.int(0) != Some(0))?])
-        }),
+        infer: trilu_infer,
+        reference: Some(trilu_ref),
         lower: &[Candidate::Loops(|c| {
             let (upper, d) = (c.attrs.int(0) != Some(0), c.need(0)?);
             let rank = d.shape.len();
@@ -275,6 +263,20 @@ pub static ROWS: &[OpDef] = &[
     },
     PROGRESSION,
 ];
+
+pub(super) fn trilu_infer(c: &mut InferCtx) -> Result<()> {
+    if c.shape(0).is_some_and(|s| s.len() < 2) {
+        return Err(c.error(ErrorKind::Shape, "Trilu needs at least 2 axes"));
+    }
+    c.require_single(1, "k")?;
+    c.set_type(0, c.ty(0).clone());
+    Ok(())
+}
+
+pub(super) fn trilu_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
+    let k = c.opt(1).map_or(Ok(0), |k| movement::single(k, "k").map(|k| k.view().i64_at(0)))?;
+    Ok(vec![movement::trilu(c.input(0)?, k, c.attrs.int(0) != Some(0))?])
+}
 
 /// Elements of a shape operand.
 pub(crate) fn extents(t: &Tensor) -> Result<Vec<usize>> {
@@ -528,9 +530,8 @@ fn squeeze_infer(c: &mut InferCtx) -> Result<()> {
             // Which extents are 1 decides the rank, so it must be known when compiled: an extent that may be 1 is taken not to be.
             let ones: Vec<Proof> = s.iter().map(|&d| c.dims.prove_eq(d, one)).collect();
             for (axis, &d) in s.iter().enumerate().filter(|(i, _)| ones[*i] == Proof::Unknown) {
-                let (above, below) = (c.dims.sub(d, one), c.dims.sub(one, d));
-                let away = c.dims.max(above, below);
-                c.require_le(one, away, &format!("Squeeze: without axes, axis {axis} must not have extent 1"));
+                let why = format!("Squeeze: without axes, axis {axis} must not have extent 1");
+                c.guards.push(Guard { lhs: d, rel: Rel::Ne, rhs: one, why, node: c.path.into() });
             }
             (0..s.len()).filter(|&i| ones[i] == Proof::Yes).collect()
         }
@@ -638,6 +639,11 @@ fn expand_infer(c: &mut InferCtx) -> Result<()> {
                 a
             }
             _ if c.dims.as_const(a) == Some(1) => c.extent(v)?,
+            _ if c.dims.is_at_most_one(a) => {
+                // Not equal to an extent, so that nothing else says that it is one.
+                let v = c.extent(v)?;
+                broadcast::join(c, a, v, &format!("broadcast along axis {i}"))?
+            }
             _ => broadcast::join(c, a, v, &format!("broadcast along axis {i}"))?,
         });
     }

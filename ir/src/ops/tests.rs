@@ -149,6 +149,7 @@ impl Prepared {
             let holds = match g.rel {
                 crate::graph::Rel::Eq => a == b,
                 crate::graph::Rel::Le => a.clone().ok() <= b.clone().ok(),
+                crate::graph::Rel::Ne => a != b,
             };
             if !holds {
                 return Err(format!("guard {:?} does not hold: {a:?}, {b:?}", g.why));

@@ -98,8 +98,10 @@ fn head<D: TextDialect>(
             Rel::Eq
         } else if c.eat("<=") {
             Rel::Le
+        } else if c.eat("!=") {
+            Rel::Ne
         } else {
-            return Err(c.expected("\"==\" or \"<=\""));
+            return Err(c.expected("\"==\", \"<=\" or \"!=\""));
         };
         let rhs = c.dim(&mut m.dims)?;
         c.expect(":")?;

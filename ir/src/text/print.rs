@@ -45,7 +45,11 @@ pub(super) fn module<D: TextDialect>(m: &Module<D>, options: &mut PrintOptions) 
         o.push('\n');
     }
     for g in &m.guards {
-        let rel = if g.rel == Rel::Eq { "==" } else { "<=" };
+        let rel = match g.rel {
+            Rel::Eq => "==",
+            Rel::Le => "<=",
+            Rel::Ne => "!=",
+        };
         let _ = write!(o, "guard {} {rel} {} : {:?}", m.dims.display(g.lhs), m.dims.display(g.rhs), g.why);
         if !g.node.is_empty() {
             let _ = write!(o, " at {:?}", g.node);

@@ -296,6 +296,21 @@ impl InferCtx<'_> {
         }
         super::super::broadcast::require_broadcasts_to(self, &bias, &to, name)
     }
+    /// Checks tables of cosines and sines, operands `cos` and `sin`: `[positions, rotated / 2]` both, for heads of `head` elements.
+    /// Gives for how many positions they are; nothing where one is missing or of unknown rank.
+    pub(super) fn require_rotary_caches(&mut self, (cos, sin): (usize, usize), head: DimId) -> Result<Option<DimId>> {
+        let (Some(c), Some(s)) = (self.shape(cos), self.shape(sin)) else { return Ok(None) };
+        let (&[p, w], &[p2, w2]) = (c.as_slice(), s.as_slice()) else {
+            return Err(self.misshapen(cos, "[positions, rotated / 2], as sin_cache is"));
+        };
+        self.require_eq(p, p2, "cos_cache and sin_cache are of one shape")?;
+        self.require_eq(w, w2, "cos_cache and sin_cache are of one shape")?;
+        let (one, two) = (self.dims.constant(1), self.dims.constant(2));
+        let rotated = self.dims.mul(w, two);
+        self.require_within(one, w, "cos_cache is for at least one pair of elements")?;
+        self.require_within(rotated, head, "cos_cache is for at most the elements of a head")?;
+        Ok(Some(p))
+    }
     /// Requires `a ≤ b`: refused now where it never holds, else a guard.
     pub(super) fn require_within(&mut self, a: DimId, b: DimId, what: &str) -> Result<()> {
         let what = format!("{}: {what}", self.def.name);

@@ -1,5 +1,6 @@
 //! Samples of images: at a grid of places, and of regions.
 
+use super::super::bounds::Indexed;
 use super::super::grid::{SAMPLE, check_image};
 use super::super::loops::{Builder, outer};
 use super::super::row::{FLOATS, ROW};
@@ -46,6 +47,11 @@ fn infer_crop(c: &mut InferCtx) -> Result<()> {
             return fail(c, ErrorKind::Shape, format!("batch_indices have {} axes, not 1", b.len()));
         };
         c.require_eq(m, n, "an image for each region")?;
+        c.check_indices(2, &[Indexed { axis: 0, extent: images }])?;
+        // Images do not count from the end.
+        if let Some(i) = c.const_ints(2).into_iter().flatten().find(|&i| i < 0) {
+            return fail(c, ErrorKind::Shape, format!("there is no image {i}"));
+        }
     }
     let (rows, columns) = match size.as_deref() {
         Some(&[rows, columns]) => (c.extent(rows)?, c.extent(columns)?),

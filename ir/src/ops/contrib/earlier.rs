@@ -3,7 +3,7 @@
 use super::super::index::GATHER_ND;
 use super::super::movement::PAD;
 use super::super::row::{ANY, FLOATS, PLAIN, ROW};
-use super::super::shape::{RANGE, steps};
+use super::super::shape::{RANGE, steps, trilu_infer, trilu_ref};
 use super::MICROSOFT;
 use crate::attrs::Attr;
 use crate::expand::Expansion;
@@ -162,18 +162,8 @@ pub static ROWS: &[OpDef] = &[
         outputs: &[req("Y", "T")],
         attrs: &[attr("upper", AttrKind::Int(1))],
         dtypes: &[("T", PLAIN), ("I", &[I64])],
-        infer: |c| {
-            if c.shape(0).is_some_and(|s| s.len() < 2) {
-                return Err(c.error(ErrorKind::Shape, "Trilu needs at least 2 axes"));
-            }
-            c.require_single(1, "k")?;
-            c.set_type(0, c.ty(0).clone());
-            Ok(())
-        },
-        reference: Some(|c| {
-            let k = c.opt(1).map_or(Ok(0), |k| movement::single(k, "k").map(|k| k.view().i64_at(0)))?;
-            Ok(vec![movement::trilu(c.input(0)?, k, c.attrs.int(0) != Some(0))?])
-        }),
+        infer: trilu_infer,
+        reference: Some(trilu_ref),
         lower: &[Expand(|x| {
             let ins: Vec<Value> = [Some(x.need(0)?), x.input(1)].into_iter().flatten().collect();
             let upper = Attr::Int((x.attrs().int(0) != Some(0)).into());

@@ -326,20 +326,11 @@ fn vectors(c: &mut InferCtx, o: &Options, x: &Extents) -> Result<()> {
 /// Tables of positions and what is added to scores.
 fn terms(c: &mut InferCtx, o: &Options, x: &Extents, total: DimId) -> Result<()> {
     if o.rotary
-        && let (Some(cos), Some(sin)) = (c.shape(COS), c.shape(SIN))
+        && let Some(p) = c.require_rotary_caches((COS, SIN), x.d)?
+        && !c.has(POSITIONS)
+        && !c.has(QUERY_LENGTHS)
     {
-        let (&[p, w], &[p2, w2]) = (cos.as_slice(), sin.as_slice()) else {
-            return Err(c.misshapen(COS, "[positions, rotated / 2], as sin_cache is"));
-        };
-        c.require_eq(p, p2, "cos_cache and sin_cache are of one shape")?;
-        c.require_eq(w, w2, "cos_cache and sin_cache are of one shape")?;
-        let (one, two) = (c.dims.constant(1), c.dims.constant(2));
-        let rotated = c.dims.mul(w, two);
-        c.require_within(one, w, "cos_cache is for at least one pair of elements")?;
-        c.require_within(rotated, x.d, "cos_cache is for at most the elements of a head")?;
-        if !c.has(POSITIONS) && !c.has(QUERY_LENGTHS) {
-            c.require_within(total, p, "cos_cache is for all positions")?;
-        }
+        c.require_within(total, p, "cos_cache is for all positions")?;
     }
     match c.shape(POSITIONS).as_deref() {
         Some(&[b, s]) => {

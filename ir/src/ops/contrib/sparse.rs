@@ -84,18 +84,8 @@ fn infer(c: &mut InferCtx) -> Result<()> {
         let (zero, rest) = (c.dims.constant(0), c.dims.modulo(h, layouts));
         c.require_eq(rest, zero, "the number of layouts divides num_heads")?;
     }
-    if c.attrs.int(ROTARY) == Some(1)
-        && let (Some(cos), Some(sin)) = (c.shape(COS), c.shape(SIN))
-    {
-        let (&[p, w], &[p2, w2]) = (cos.as_slice(), sin.as_slice()) else {
-            return Err(c.misshapen(COS, "[positions, rotated / 2], as sin_cache is"));
-        };
-        c.require_eq(p, p2, "cos_cache and sin_cache are of one shape")?;
-        c.require_eq(w, w2, "cos_cache and sin_cache are of one shape")?;
-        let (one, two) = (c.dims.constant(1), c.dims.constant(2));
-        let rotated = c.dims.mul(w, two);
-        c.require_within(one, w, "cos_cache is for at least one pair of elements")?;
-        c.require_within(rotated, d, "cos_cache is for at most the elements of a head")?;
+    if c.attrs.int(ROTARY) == Some(1) {
+        c.require_rotary_caches((COS, SIN), d)?;
     }
     c.require_single(TOTAL, "total_sequence_length")?;
     match c.shape(LENGTHS).as_deref() {

@@ -1,6 +1,6 @@
 //! Attention as a recurrence over a state, with what exporters fuse around it.
 
-use super::super::linear_attention::{heads, rule};
+use super::super::linear_attention::{heads, require_beside, require_three_axes, rule};
 use super::super::row::ROW;
 use super::{MICROSOFT, rounded, wide};
 use crate::attrs::{Attr, Attrs};
@@ -56,11 +56,7 @@ fn infer_attention(c: &mut InferCtx) -> Result<()> {
         c.set_unranked(1, state);
         return Ok(());
     };
-    for i in [0, 1, 2, 4, 5] {
-        if let Some(s) = c.shape(i).filter(|s| s.len() != 3) {
-            return fail(c, ErrorKind::Shape, format!("{} has {} axes, not 3", c.def.inputs[i].name, s.len()));
-        }
-    }
+    require_three_axes(c)?;
     let p = &mut *c.dims;
     let (one, n_q, h) = (p.constant(1), p.constant(int(n_q)), p.constant(int(h)));
     let (d_k, d_v) = (p.floordiv(q[2], n_q), p.floordiv(v[2], h));
@@ -70,31 +66,14 @@ fn infer_attention(c: &mut InferCtx) -> Result<()> {
     let whole = [(p.mul(d_k, n_q), q[2]), (p.mul(d_v, h), v[2]), (p.mul(d_k, n_k), k[2])];
     let some = p.max(n_k, one);
     let (rest, zero) = (p.modulo(h, some), p.constant(0));
-    let per_key = p.mul(h, d_k);
     let n_out = p.max(n_q, h);
     let width = p.mul(d_v, n_out);
     for (a, b) in whole.into_iter().chain([(rest, zero)]) {
         c.require_eq(a, b, "heads divide the last axes")?;
     }
-    for s in [&k, &v] {
-        c.require_eq(q[0], s[0], "operands have one batch")?;
-        c.require_eq(q[1], s[1], "operands have as many steps")?;
-    }
-    if let Some(g) = c.shape(4).filter(|g| g[2] != h) {
-        c.require_eq(g[2], per_key, "the decay is per head or per element of the keys")?;
-    }
-    if let Some(b) = c.shape(5).filter(|b| c.dims.as_const(b[2]) != Some(1)) {
-        c.require_eq(b[2], h, "beta is per head")?;
-    }
-    let past = [q[0], h, d_k, d_v];
-    if let Some(s) = c.shape(3) {
-        if s.len() != 4 {
-            return fail(c, ErrorKind::Shape, format!("past_state has {} axes, not 4", s.len()));
-        }
-        s.iter().zip(past).try_for_each(|(&a, b)| c.require_eq(a, b, "past_state is a state of each head"))?;
-    }
+    require_beside(c, [&q, &k, &v], [h, d_k, d_v])?;
     c.set(0, dtype, [q[0], q[1], width]);
-    c.set(1, state, past);
+    c.set(1, state, [q[0], h, d_k, d_v]);
     Ok(())
 }
 
