@@ -26,6 +26,10 @@ struct Problem<'a, T> {
     scale: f32,
     /// Whether an element of the mask that is not 0 takes the score's place.
     selects: bool,
+    /// Rows of the mask, which repeat.
+    mask_rows: usize,
+    /// Whether a row whose softmax is NaN has weights of 0.
+    nan_to_zero: bool,
 }
 
 fn span(dims: &[usize], strides: &[usize]) -> Result<usize, KernelError> {
@@ -41,11 +45,35 @@ fn span(dims: &[usize], strides: &[usize]) -> Result<usize, KernelError> {
 /// # Safety
 /// As for [`super::run`].
 pub(crate) unsafe fn attention<T: Elem>(tier: Tier, team: &dyn Team, args: &Args) -> Result<(), KernelError> {
-    let mut z = [0usize; 21];
+    let mut z = [0usize; 23];
     for (i, z) in z.iter_mut().enumerate() {
         *z = args.size(i)?;
     }
-    let [batch, heads, s, t, d, e, qb, qh, qr, kb, kh, kr, kc, vb, vh, vr, mb, mh, mr, mc, selects] = z;
+    let [
+        batch,
+        heads,
+        s,
+        t,
+        d,
+        e,
+        qb,
+        qh,
+        qr,
+        kb,
+        kh,
+        kr,
+        kc,
+        vb,
+        vh,
+        vr,
+        mb,
+        mh,
+        mr,
+        mc,
+        selects,
+        mask_rows,
+        nan_to_zero,
+    ] = z;
     if product(&[batch, heads, s, e])? == 0 {
         return Ok(());
     }
@@ -65,11 +93,15 @@ pub(crate) unsafe fn attention<T: Elem>(tier: Tier, team: &dyn Team, args: &Args
             v: (read(2, "v", &[batch, heads, t, e], &[vb, vh, vr, 1])?, [vb, vh, vr]),
             mask: match args.bufs[3] {
                 0 => None,
-                _ => Some((read(3, "mask", &[batch, heads, s, t], &[mb, mh, mr, mc])?, [mb, mh, mr, mc])),
+                _ => {
+                    Some((read(3, "mask", &[batch, heads, s.min(mask_rows), t], &[mb, mh, mr, mc])?, [mb, mh, mr, mc]))
+                }
             },
             y: args.out::<T>(4),
             scale: args.scalars[0] as f32,
             selects: selects != 0,
+            mask_rows: mask_rows.max(1),
+            nan_to_zero: nan_to_zero != 0,
         }
     };
     let blocks = s.div_ceil(ROWS);
@@ -105,7 +137,7 @@ impl<T: Elem> Problem<'_, T> {
             let line = &mut scores[i * ld..i * ld + self.t];
             line.iter_mut().for_each(|x| *x *= self.scale);
             if let Some((m, [mb, mh, mr, mc])) = self.mask {
-                let base = b * mb + h * mh + (row + i) * mr;
+                let base = b * mb + h * mh + (row + i) % self.mask_rows * mr;
                 if self.selects {
                     line.iter_mut().enumerate().for_each(|(j, x)| {
                         let m = m[base + j * mc].get();
@@ -118,6 +150,10 @@ impl<T: Elem> Problem<'_, T> {
                 }
             }
             softmax(line);
+            // NaN in one weight is NaN in all.
+            if self.nan_to_zero && line.first().is_some_and(|w| w.is_nan()) {
+                line.fill(0.0);
+            }
         }
         let pm = Probabilities { data: &scores, ld };
         let vm = Matrix { data: v, row_stride: self.v.1[2], col_stride: 1 };
