@@ -106,8 +106,8 @@ pub(crate) unsafe fn attention<T: Elem>(tier: Tier, team: &dyn Team, args: &Args
     };
     let blocks = s.div_ceil(ROWS);
     team.run(batch * heads * blocks, 1, &|begin, end| {
-        with_tier!(tier, {
-            tile::with_scratch(|scratch| {
+        tile::with_scratch(|scratch| {
+            with_tier!(tier, {
                 for task in begin..end {
                     let row = task % blocks * ROWS;
                     p.block(tier, task / blocks, row, ROWS.min(s - row), scratch);
