@@ -1,8 +1,8 @@
-// y[b, h, s, e] = softmax(scale * q[b, h, s, d] * k[b, h, t, d]^T + mask) * v[b, h, t, e], softmax in f32; where mask_selects
-// is not 0, an element of the mask that is not 0 takes the score's place.
+// y[b, h, s, e] = softmax(scale * q[b, h, s, d] * k[b, h, t, d]^T + mask) * v[b, h, t, e], softmax in f32. Query row r has row
+// r % mask_rows of the mask; where mask_selects is not 0, an element of the mask that is not 0 takes the score's place.
 //
 // Keys pass by 32 at a time; a row keeps its maximum m, its sum l and its result, and scales the latter two when m grows. A row whose
-// scores are all -inf gives NaN, no keys at all give 0, as the CPU's.
+// scores are all -inf gives NaN, no keys at all give 0, as the CPU's; where nan_to_zero is not 0, a row of NaN is 0.
 //
 // `fma`: 32 query rows a block, 8 threads a row, d and e up to 64 or 128; shared memory (2 * 32 * (DM + 4) + 32 * 36) * 4 bytes, 38 KB.
 // `mma`: 4 waves of 16 query rows, f16 with matrix units, 46 KB. `any`: one query row a block, any d and e; slow.
@@ -12,16 +12,16 @@
     const T *q, const T *k, const T *v, const T *mask, T *y, pk_i64 batch, pk_i64 heads, pk_i64 s, pk_i64 t, pk_i64 d, \
         pk_i64 e, pk_i64 q_batch, pk_i64 q_head, pk_i64 q_row, pk_i64 k_batch, pk_i64 k_head, pk_i64 k_row,            \
         pk_i64 k_col, pk_i64 v_batch, pk_i64 v_head, pk_i64 v_row, pk_i64 mask_batch, pk_i64 mask_head,                \
-        pk_i64 mask_row, pk_i64 mask_col, pk_i64 mask_selects, double scale
+        pk_i64 mask_row, pk_i64 mask_col, pk_i64 mask_selects, pk_i64 mask_rows, pk_i64 nan_to_zero, double scale
 
 // One head, and the block's first query row.
 template <class T> struct pk_attention {
     const T *q, *k, *v, *mask;
     T *y;
     pk_i64 q_row, k_row, k_col, v_row, mask_row, mask_col;
-    pk_i32 s, t, d, e, row0;
+    pk_i32 s, t, d, e, row0, mask_rows;
     float scale;
-    bool there, selects;
+    bool there, selects, nan_to_zero;
     PK_IN pk_attention(PK_ATTENTION_ARGS(T), pk_i32 rows) {
         pk_i64 across = (s + rows - 1) / rows, bh = (pk_i64)pk_bid() / across, b = bh / heads, h = bh % heads;
         there = b < batch;
@@ -38,6 +38,8 @@ template <class T> struct pk_attention {
         this->mask_row = mask_row;
         this->mask_col = mask_col;
         selects = mask_selects != 0;
+        this->nan_to_zero = nan_to_zero != 0;
+        this->mask_rows = mask_rows > 0 && mask_rows < s ? (pk_i32)mask_rows : (pk_i32)s;
         this->s = (pk_i32)s;
         this->t = (pk_i32)t;
         this->d = (pk_i32)d;
@@ -50,16 +52,24 @@ template <class T> struct pk_attention {
         float x = dot * scale;
 #ifndef PK_NO_MASK
         if (mask && row < s) {
-            float m = pk_get(mask[row * mask_row + (key + PK_SHIFT < t ? key + PK_SHIFT : 0) * mask_col]);
+            float m = pk_get(mask[row % mask_rows * mask_row + (key + PK_SHIFT < t ? key + PK_SHIFT : 0) * mask_col]);
             x = !selects ? x + m : m == 0.f ? x : m;
         }
 #endif
         return x;
     }
+    // Whether a row with the sum l of its weights is 0: nothing to weigh, or a softmax of NaN where that is to be 0. Scores of -inf
+    // alone have a sum of 0, NaN anywhere a sum of NaN.
+    PK_IN bool is_zero(float l) const {
+#ifdef PK_NO_ZERO
+        return false;
+#endif
+        return t == 0 || (nan_to_zero && !(l > 0.f));
+    }
 };
 #define PK_ATTENTION(T, ROWS)                                                                                          \
     pk_attention<T> g(q, k, v, mask, y, batch, heads, s, t, d, e, q_batch, q_head, q_row, k_batch, k_head, k_row,      \
-                      k_col, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, mask_col, mask_selects, scale, ROWS)
+                      k_col, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, mask_col, mask_selects, mask_rows, nan_to_zero, scale, ROWS)
 
 // e^(x - m), 0 for -inf even where m is -inf.
 PK_FN float pk_weight(float x, float m) { return x == -PK_INF ? 0.f : pk_exp(x - m); }
@@ -146,10 +156,11 @@ template <class T, int DM> PK_FN void pk_attention_fma(const pk_attention<T> &g,
         PK_TILE_SYNC();
     }
     if (row >= g.s) return;
-    float inv = g.t == 0 ? 0.f : 1.f / l;
+    bool zero = g.is_zero(l);
+    float inv = 1.f / l;
     PK_UNROLL
     for (int j = 0; j < NE; j++) {
-        if (sub + 8 * j < g.e) pk_set(g.y + (pk_i64)row * g.e + sub + 8 * j, acc[j] * inv);
+        if (sub + 8 * j < g.e) pk_set(g.y + (pk_i64)row * g.e + sub + 8 * j, zero ? 0.f : acc[j] * inv);
     }
 }
 #define PK_ATTENTION_FMA(NAME, T, DM)                                                                                  \
@@ -250,7 +261,8 @@ template <int DM> PK_FN void pk_attention_mma(const pk_attention<pk_half> &g, pk
         }
         PK_TILE_SYNC();
     }
-    if (sub == 0) lw[r] = g.t == 0 ? 0.f : 1.f / l;
+    // A negative factor stands for a row of 0.
+    if (sub == 0) lw[r] = g.is_zero(l) ? -1.f : 1.f / l;
     PK_TILE_SYNC();
     PK_UNROLL
     for (pk_u32 i = 0; i < PK_ACC; i++) {
@@ -259,7 +271,7 @@ template <int DM> PK_FN void pk_attention_mma(const pk_attention<pk_half> &g, pk
         PK_UNROLL
         for (int j = 0; j < DM / 16; j++) {
             pk_i32 c = j * 16 + (pk_i32)pk_acc_col(i);
-            if (g.row0 + at < g.s && c < g.e) pk_set(g.y + (pk_i64)(g.row0 + at) * g.e + c, acc[j][i] * inv);
+            if (g.row0 + at < g.s && c < g.e) pk_set(g.y + (pk_i64)(g.row0 + at) * g.e + c, inv < 0.f ? 0.f : acc[j][i] * inv);
         }
     }
 }
@@ -318,7 +330,7 @@ template <class T> PK_FN void pk_attention_any(const pk_attention<T> &g, float (
             }
             PK_TILE_SYNC();
         }
-        if (e0 + tid < g.e) pk_set(g.y + (pk_i64)g.row0 * g.e + e0 + tid, g.t == 0 ? 0.f : acc / l);
+        if (e0 + tid < g.e) pk_set(g.y + (pk_i64)g.row0 * g.e + e0 + tid, g.is_zero(l) ? 0.f : acc / l);
     }
 }
 #define PK_ATTENTION_ANY(NAME, T)                                                                                      \

@@ -142,6 +142,8 @@ const ATTENTION_INTS: &[&str] = &[
     "mask_row",
     "mask_col",
     "mask_selects",
+    "mask_rows",
+    "nan_to_zero",
 ];
 const FILL_INTS: &[&str] = &["rank", "count", "d0", "d1", "d2", "d3", "d4", "d5", "d6", "d7"];
 
@@ -202,7 +204,7 @@ const fn attention(name: &'static str, d: DType) -> KernelDef {
         },
         ints: ATTENTION_INTS,
         scalars: &["scale"],
-        doc: "y[b, h, s, e] = softmax(scale * q[b, h, s, d] * k[b, h, t, d]^T + mask) * v[b, h, t, e], softmax in f32; with mask_selects an element of the mask that is not 0 takes the score's place",
+        doc: "y[b, h, s, e] = softmax(scale * q[b, h, s, d] * k[b, h, t, d]^T + mask) * v[b, h, t, e], softmax in f32; row r of s has row r % mask_rows of the mask; with mask_selects an element of the mask that is not 0 takes the score's place; with nan_to_zero a row whose softmax is NaN gives 0",
     }
 }
 const fn nbits(name: &'static str, d: DType) -> KernelDef {

@@ -234,20 +234,31 @@ fn attention_matches_plain_loops() {
         let (d, e) = (r.of(&[1, 8, 32, 33]), r.of(&[1, 16, 20]));
         let k_trans = r.of(&[0, 1]) == 1;
         let (k_row, k_col) = if k_trans { (1, t) } else { (d, 1) };
-        let (q, k, v) = (r.vec(b * h * s * d), r.vec(b * h * t * d), r.vec(b * h * t * e));
-        let selects = r.of(&[0, 1]);
-        // The mask is per batch and key; one key of the second query row is shut out.
+        let (mut q, k, v) = (r.vec(b * h * s * d), r.vec(b * h * t * d), r.vec(b * h * t * e));
+        let (selects, nan_to_zero) = (r.of(&[0, 1]), r.of(&[0, 1]));
+        if nan_to_zero == 1 {
+            q[s / 2 * d] = f32::NAN;
+        }
+        // The mask is per batch and key, or its rows repeat; one key is shut out, and where NaN becomes 0, a row.
+        let (mask_rows, mr) = r.of(&[(1, 0), (s, t), (if s % 5 == 0 { s / 5 } else { s }, t)]);
         let mask = (r.of(&[0, 1]) == 1).then(|| {
-            let mut m = r.vec(b * t);
+            let mut m = r.vec(b * mask_rows * t);
             if t > 1 {
                 m[t - 1] = f32::NEG_INFINITY;
+            }
+            if nan_to_zero == 1 && mask_rows > 1 {
+                m[t..2 * t].fill(f32::NEG_INFINITY);
             }
             if selects == 1 {
                 m.iter_mut().step_by(2).for_each(|x| *x = 0.0);
             }
             m
         });
-        let ints = plain::attention_ints([b, h, s, t, d, e], [k_row, k_col], [t, 0, 0, 1, selects]);
+        let ints = plain::attention_ints(
+            [b, h, s, t, d, e],
+            [k_row, k_col],
+            [mask_rows * t, 0, mr, 1, selects, mask_rows, nan_to_zero],
+        );
         let want = plain::attention(&q, &k, &v, mask.as_deref(), &ints, 0.3);
         let what = format!("case {case}: {ints:?}");
         check("attention", &[Some(q), Some(k), Some(v), mask], b * h * s * e, &ints, &[0.3], &want, &what);

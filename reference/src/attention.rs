@@ -190,6 +190,15 @@ fn softmax(x: &[f64]) -> Vec<f64> {
     e.into_iter().map(|v| v / sum).collect()
 }
 
+/// Pairs `(a, b)` of the last axis become `(-b, a)`; pairs are neighbors where `interleaved`, else elements of the two halves.
+pub fn rotate(x: &Tensor, interleaved: bool) -> Tensor {
+    let n = x.shape().last().copied().unwrap_or(0);
+    let (apart, v) = (if interleaved { 1 } else { n / 2 }, f64s(x));
+    let is_first = |e: usize| if interleaved { e.is_multiple_of(2) } else { e < apart };
+    let y: Vec<f64> = (0..v.len()).map(|i| if is_first(i % n) { -v[i + apart] } else { v[i - apart] }).collect();
+    from_f64s(x.dtype(), x.shape(), &y)
+}
+
 /// Rotates pairs of each head's elements by the angle of their position: `(a, b)` becomes `(a·cos - b·sin, a·sin + b·cos)`. The first
 /// `n_rotated` elements of a head are rotated; pairs are neighbors where `interleaved`, else elements half of that apart.
 ///

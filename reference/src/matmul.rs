@@ -237,29 +237,35 @@ pub(crate) fn add_and_activate(v: &mut [f64], shape: &[usize], added: &[&Tensor]
     Ok(())
 }
 
-/// `softmax(scale · q · kᵀ + mask) · v`; `k_trans` says that `k` is already transposed. A mask that selects takes the scores' place
-/// where it is not 0, instead of being added.
+/// How [`attention`] computes.
+#[derive(Clone, Copy, Debug)]
+pub struct Attend {
+    /// The factor of the products.
+    pub scale: f64,
+    /// Whether k is already transposed.
+    pub k_trans: bool,
+    /// Whether the mask takes the scores' place where it is not 0, instead of being added.
+    pub selects: bool,
+    /// Whether a weight that is NaN counts as 0.
+    pub nan_to_zero: bool,
+}
+
+/// `softmax(scale · q · kᵀ + mask) · v`; the rows of the mask repeat along those of the scores.
 ///
 /// # Errors
 /// `Shape` when extents do not fit.
-pub fn attention(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    mask: Option<(&Tensor, bool)>,
-    scale: f64,
-    k_trans: bool,
-) -> Result<Tensor> {
-    let kt = if k_trans { k.clone() } else { swapped(k)? };
+pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>, how: &Attend) -> Result<Tensor> {
+    let kt = if how.k_trans { k.clone() } else { swapped(k)? };
     let (shape, mut scores) = product(q, &kt)?;
-    scores.iter_mut().for_each(|x| *x *= scale);
-    match mask {
-        Some((mask, true)) => {
+    scores.iter_mut().for_each(|x| *x *= how.scale);
+    let mask = mask.map(|m| repeat_rows(m, shape.len().checked_sub(2).map_or(1, |i| shape[i]))).transpose()?;
+    match &mask {
+        Some(mask) if how.selects => {
             let mut chosen = vec![0.0; scores.len()];
             add_and_activate(&mut chosen, &shape, &[mask], Activation::None)?;
             scores.iter_mut().zip(chosen).filter(|(_, m)| *m != 0.0).for_each(|(x, m)| *x = m);
         }
-        Some((mask, false)) => add_and_activate(&mut scores, &shape, &[mask], Activation::None)?,
+        Some(mask) => add_and_activate(&mut scores, &shape, &[mask], Activation::None)?,
         None => {}
     }
     let t = shape.last().copied().unwrap_or(0);
@@ -269,11 +275,24 @@ pub fn attention(
             row.iter_mut().for_each(|x| *x = (*x - m).exp());
             let sum: f64 = row.iter().sum();
             row.iter_mut().for_each(|x| *x /= sum);
+            row.iter_mut().filter(|x| how.nan_to_zero && x.is_nan()).for_each(|x| *x = 0.0);
         }
     }
     let p = Tensor::from_f64(&shape, &scores);
     let (shape, out) = product(&p, v)?;
     Ok(from_f64s(q.dtype(), &shape, &out))
+}
+
+/// `m` with its rows one after the other until there are `n`.
+fn repeat_rows(m: &Tensor, n: usize) -> Result<Tensor> {
+    let [batch @ .., rows, cols] = m.shape() else { return Ok(m.clone()) };
+    if *rows < 2 || !n.is_multiple_of(*rows) {
+        return Ok(m.clone());
+    }
+    let one = f64s(m);
+    let all: Vec<f64> = one.chunks(rows * cols.max(&1)).flat_map(|m| m.repeat(n / rows)).collect();
+    let shape = [batch, &[n, *cols]].concat();
+    Ok(from_f64s(m.dtype(), &shape, &all))
 }
 
 /// `Inverse`: inverses of the square matrices in the last two axes, each solved for from the identity by elimination with the greatest

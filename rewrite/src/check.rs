@@ -201,7 +201,7 @@ struct Lhs<'a> {
     class: NumClass,
     symbolic: bool,
     vars: FxHashMap<usize, Option<Value>>,
-    labels: FxHashMap<usize, Value>,
+    labels: FxHashMap<usize, Vec<Value>>,
     inputs: Vec<Tensor>,
     dtype: DType,
 }
@@ -236,6 +236,11 @@ impl Lhs<'_> {
     }
     /// An element; for rules that promise every bit now and then one at the end of what the type holds.
     fn element(&mut self, dtype: DType) -> f64 {
+        if dtype.is_int() && dtype.bits() <= 8 {
+            // Each value is as likely.
+            return self.rng.below(1 << dtype.bits()) as f64
+                - if dtype.is_signed() { f64::from(1 << (dtype.bits() - 1)) } else { 0.0 };
+        }
         if self.class != NumClass::Exact || self.rng.below(12) > 0 {
             return self.rng.real();
         }
@@ -273,19 +278,22 @@ impl Lhs<'_> {
                 let i = (0..ps.len()).map(|k| (start + k) % ps.len()).find(|&i| fits(&ps[i]));
                 self.pat(&ps[i.ok_or("no alternative has all its variables")?])
             }
-            Pat::Node(n) => {
-                if let Some(v) = n.label.and_then(|l| self.labels.get(&l)) {
-                    return Ok(Some(*v));
-                }
-                let v = self.node(n)?;
-                if let Some(l) = n.label {
-                    self.labels.insert(l, v);
-                }
-                Ok(Some(v))
-            }
+            Pat::Node(n) => self.results(n).map(|v| v.first().copied()),
+            Pat::Result(i, n) => self.results(n).map(|v| v.get(usize::from(*i)).copied()),
         }
     }
-    fn node(&mut self, n: &NodePat) -> Result<Value, String> {
+    /// The results of the node with this label, which is built once.
+    fn results(&mut self, n: &NodePat) -> Result<Vec<Value>, String> {
+        if let Some(v) = n.label.and_then(|l| self.labels.get(&l)) {
+            return Ok(v.clone());
+        }
+        let v = self.node(n)?;
+        if let Some(l) = n.label {
+            self.labels.insert(l, v.clone());
+        }
+        Ok(v)
+    }
+    fn node(&mut self, n: &NodePat) -> Result<Vec<Value>, String> {
         let registry = self.b.module.registry.clone();
         let rows: Vec<_> = n
             .names
@@ -345,7 +353,7 @@ impl Lhs<'_> {
         while kids.last() == Some(&None) {
             kids.pop();
         }
-        Ok(self.b.node_with(op, ir::attrs::Attrs::new(slots), &kids, 1)[0])
+        Ok(self.b.node_with(op, ir::attrs::Attrs::new(slots), &kids, n.n_outs.into()))
     }
 }
 
@@ -365,7 +373,7 @@ fn vars_of(p: &Pat) -> Vec<usize> {
         Pat::Scalar(_) | Pat::Absent => vec![],
         // One alternative is enough.
         Pat::Any(ps) => ps.iter().map(vars_of).min_by_key(Vec::len).unwrap_or_default(),
-        Pat::Node(n) => n.kids.iter().flat_map(vars_of).collect(),
+        Pat::Node(n) | Pat::Result(_, n) => n.kids.iter().flat_map(vars_of).collect(),
     }
 }
 

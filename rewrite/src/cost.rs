@@ -92,7 +92,7 @@ impl CostModel {
         }
         let n = self.n_elems(f, ty);
         let flops = match def.name {
-            "MatMul" | "Gemm" | "FusedMatMul" => {
+            "MatMul" | "Gemm" | "FusedMatMul" | "MatMulNBits" => {
                 let k = kid(0).map_or(1, |a| {
                     let trans = def.slot("transA").and_then(|s| node.attrs().and_then(|a| f.attrs[a].int(s)));
                     self.extent(f, a, if trans == Some(1) { 2 } else { 1 })
@@ -121,11 +121,26 @@ impl CostModel {
             bytes = bytes.saturating_add(kid(1).map_or(0, |k| self.bytes(f, k)));
         }
         let time = (bytes.saturating_mul(1000) / self.bytes_per_ns).max(flops.saturating_mul(1000) / self.flops_per_ns);
-        self.launch_ps.saturating_add(time)
+        // A run of few rows does little but read weights: those that are quantized are not to be read, or kept, at their full width.
+        let wide = matches!(def.name, "MatMul" | "Gemm" | "FusedMatMul") && is_widened(eg, node);
+        self.launch_ps.saturating_add(time).saturating_mul(if wide { 2 } else { 1 })
     }
     fn first(&self, f: &Facts, ty: &Type) -> u64 {
         ty.shape().and_then(|s| s.first()).map_or(1, |&d| self.dim(f, d))
     }
+}
+
+/// Whether the second operand of a product is a constant that is quantized, transposed or not.
+fn is_widened(eg: &Graph, node: &ENode) -> bool {
+    let operand_of = |n: &ENode, name: &str| {
+        let is = n.op().is_some_and(|o| eg.analysis.registry[o].name == name);
+        n.kids.first().copied().filter(|_| is)
+    };
+    let is_quantized = |id: egg::Id| {
+        eg[id].nodes.iter().filter_map(|n| operand_of(n, "DequantizeLinear")).any(|w| eg[w].data.konst.is_some())
+    };
+    let Some(&b) = node.kids.get(1) else { return false };
+    is_quantized(b) || eg[b].nodes.iter().filter_map(|n| operand_of(n, "Transpose")).any(is_quantized)
 }
 
 type Outs = std::sync::Arc<[(Type, Option<ir::Shape>)]>;

@@ -61,6 +61,7 @@ pub struct Facts {
     n_old_consts: usize,
     absent: Option<Id>,
     small: FxHashMap<(DType, SmallVec<[usize; 4]>, Vec<u8>), ConstId>,
+    derived: FxHashMap<Derivation, ConstId>,
     newest: FxHashMap<(&'static str, &'static str), OpId>,
 }
 
@@ -73,6 +74,9 @@ fn least(v: &[f64]) -> f64 {
 fn greatest(v: &[f64]) -> f64 {
     v.iter().copied().fold(f64::NEG_INFINITY, f64::max)
 }
+
+/// What a constant was made from: what it is, the constant, and numbers that say how.
+pub type Derivation = (&'static str, ConstId, [usize; 6]);
 
 /// Constants up to this size are one constant when their content is equal.
 const SMALL_CONST_BYTES: usize = 64;
@@ -101,6 +105,7 @@ impl Facts {
             n_old_consts,
             absent: None,
             small: FxHashMap::default(),
+            derived: FxHashMap::default(),
             newest,
         }
     }
@@ -124,6 +129,21 @@ impl Facts {
             ConstData::Bytes(b) if c.index() >= self.n_old_consts => b.len() as u64,
             _ => 0,
         }
+    }
+
+    /// The constant that `make` makes from others; the same one when it was made before. `None` when `make` has none.
+    pub fn derived(
+        &mut self,
+        from: Derivation,
+        make: impl FnOnce(&PrimaryMap<ConstId, Const>) -> Option<Const>,
+    ) -> Option<ConstId> {
+        if let Some(&c) = self.derived.get(&from) {
+            return Some(c);
+        }
+        let c = make(&self.consts)?;
+        let c = self.constant(c);
+        self.derived.insert(from, c);
+        Some(c)
     }
 
     /// Adds a constant, or finds an equal one when it is small.

@@ -12,6 +12,7 @@
 //! | `(unary p)` | a node of any elementwise operator with one operand |
 //! | `(Op@n p)` | binds the node itself under `n`, for conditions on attributes |
 //! | `(Op{perm=?p axis=-1} q)` | attributes: equal, or bound to a variable of their own |
+//! | `1/2(Op p)` | result 1 of a node with 2 results |
 //! | `<p q>` | one of several patterns |
 
 use crate::facts::{Graph, is_absent};
@@ -47,6 +48,8 @@ pub(crate) enum Pat {
     Absent,
     Any(Vec<Pat>),
     Node(Box<NodePat>),
+    /// Result `.0` of a node.
+    Result(u16, Box<NodePat>),
 }
 
 #[derive(Clone, Debug)]
@@ -60,6 +63,7 @@ pub(crate) struct NodePat {
     pub(crate) attrs: Vec<(String, AttrPat)>,
     pub(crate) kids: Vec<Pat>,
     pub(crate) rest: bool,
+    pub(crate) n_outs: u16,
 }
 
 #[derive(Clone, Debug)]
@@ -147,6 +151,7 @@ impl Pattern {
             match p {
                 Pat::Node(n) => out.extend(n.ops.iter().map(|&o| Kind::Op(o))),
                 Pat::Any(ps) => ps.iter().for_each(|p| go(p, out)),
+                Pat::Result(..) => out.push(Kind::Proj),
                 _ => {}
             }
         }
@@ -243,59 +248,64 @@ impl Search<'_> {
                     self.go(Some(&Goal { pat: p, class, next: g.next }), m.clone(), root);
                 }
             }
-            Pat::Node(p) => {
-                let eg = self.eg;
-                for n in &eg[class].nodes {
-                    let Head::Op { op, attrs, unique: 0, .. } = n.head else { continue };
-                    if !p.ops.contains(&op) {
-                        continue;
-                    }
-                    // One look ahead spares most copies of the match.
-                    let in_order = (0..p.kids.len()).all(|i| n.kids.get(i).is_none_or(|&k| self.may(&p.kids[i], k)));
-                    let swapped = p.swap
-                        && n.kids.len() == 2
-                        && p.kids.len() == 2
-                        && eg.find(n.kids[0]) != eg.find(n.kids[1])
-                        && self.may(&p.kids[0], n.kids[1])
-                        && self.may(&p.kids[1], n.kids[0]);
-                    if !(in_order || swapped) || (!p.rest && n.kids.len() > p.kids.len()) {
-                        continue;
-                    }
-                    let mut m = m.clone();
-                    let def = &eg.analysis.registry[op];
-                    let list = &eg.analysis.attrs[attrs];
-                    let fits = p.attrs.iter().all(|(name, want)| {
-                        let Some(slot) = def.slot(name) else { return false };
-                        match want {
-                            AttrPat::Is(a) => attr_is(list.get(slot), a),
-                            AttrPat::Var(i) => match &m.attrs[*i] {
-                                Some(a) => a == list.get(slot),
-                                None => {
-                                    m.attrs[*i] = Some(list.get(slot).clone());
-                                    true
-                                }
-                            },
+            Pat::Result(i, p) => {
+                let of = self.eg[class].nodes.iter().filter(|n| n.head == Head::Proj(*i)).map(|n| n.kids[0]);
+                of.for_each(|class| self.node(p, self.eg.find(class), g.next, m.clone(), root));
+            }
+            Pat::Node(p) => self.node(p, class, g.next, m, root),
+        }
+    }
+    fn node(&mut self, p: &NodePat, class: Id, next: Option<&Goal<'_>>, m: Match, root: bool) {
+        let eg = self.eg;
+        for n in &eg[class].nodes {
+            let Head::Op { op, attrs, unique: 0, n_outs } = n.head else { continue };
+            if !p.ops.contains(&op) || n_outs != p.n_outs {
+                continue;
+            }
+            // One look ahead spares most copies of the match.
+            let in_order = (0..p.kids.len()).all(|i| n.kids.get(i).is_none_or(|&k| self.may(&p.kids[i], k)));
+            let swapped = p.swap
+                && n.kids.len() == 2
+                && p.kids.len() == 2
+                && eg.find(n.kids[0]) != eg.find(n.kids[1])
+                && self.may(&p.kids[0], n.kids[1])
+                && self.may(&p.kids[1], n.kids[0]);
+            if !(in_order || swapped) || (!p.rest && n.kids.len() > p.kids.len()) {
+                continue;
+            }
+            let mut m = m.clone();
+            let def = &eg.analysis.registry[op];
+            let list = &eg.analysis.attrs[attrs];
+            let fits = p.attrs.iter().all(|(name, want)| {
+                let Some(slot) = def.slot(name) else { return false };
+                match want {
+                    AttrPat::Is(a) => attr_is(list.get(slot), a),
+                    AttrPat::Var(i) => match &m.attrs[*i] {
+                        Some(a) => a == list.get(slot),
+                        None => {
+                            m.attrs[*i] = Some(list.get(slot).clone());
+                            true
                         }
-                    });
-                    if !fits {
-                        continue;
-                    }
-                    if let Some(l) = p.label {
-                        match &m.labels[l] {
-                            Some(x) if x != n => continue,
-                            _ => m.labels[l] = Some(n.clone()),
-                        }
-                    }
-                    if root {
-                        m.root_node = Some(n.clone());
-                    }
-                    if swapped {
-                        self.kids(&p.kids, &[n.kids[1], n.kids[0]], g.next, m.clone());
-                    }
-                    if in_order {
-                        self.kids(&p.kids, &n.kids, g.next, m);
-                    }
+                    },
                 }
+            });
+            if !fits {
+                continue;
+            }
+            if let Some(l) = p.label {
+                match &m.labels[l] {
+                    Some(x) if x != n => continue,
+                    _ => m.labels[l] = Some(n.clone()),
+                }
+            }
+            if root {
+                m.root_node = Some(n.clone());
+            }
+            if swapped {
+                self.kids(&p.kids, &[n.kids[1], n.kids[0]], next, m.clone());
+            }
+            if in_order {
+                self.kids(&p.kids, &n.kids, next, m);
             }
         }
     }
@@ -307,6 +317,7 @@ impl Search<'_> {
             Pat::Absent => is_absent(self.eg, class),
             Pat::Any(ps) => ps.iter().any(|p| self.may(p, class)),
             Pat::Node(p) => self.eg[class].nodes.iter().any(|n| n.op().is_some_and(|o| p.ops.contains(&o))),
+            Pat::Result(i, _) => self.eg[class].nodes.iter().any(|n| n.head == Head::Proj(*i)),
         }
     }
     fn kids(&mut self, pats: &[Pat], kids: &[Id], next: Option<&Goal<'_>>, m: Match) {
@@ -399,14 +410,21 @@ impl Parser<'_> {
             }
         }
         if self.eat('(') {
-            return self.node();
+            return Ok(Pat::Node(Box::new(self.node()?)));
         }
-        match self.word("()<>") {
+        let word = self.word("()<>");
+        if let Some((i, n)) = word.split_once('/')
+            && let (Ok(i), Ok(n_outs)) = (i.parse(), n.parse())
+            && self.eat('(')
+        {
+            return Ok(Pat::Result(i, Box::new(NodePat { n_outs, ..self.node()? })));
+        }
+        match word {
             "_" => Ok(Pat::Absent),
             w => w.parse().map(Pat::Scalar).map_err(|_| self.bad(&format!("{w:?} is no number"))),
         }
     }
-    fn node(&mut self) -> Result<Pat, PatternError> {
+    fn node(&mut self) -> Result<NodePat, PatternError> {
         let head = self.word("()<>{@~");
         let is = |d: &OpDef, name: &str| match name.split_once(':') {
             _ if name == UNARY => d.is_unary(),
@@ -424,7 +442,16 @@ impl Parser<'_> {
         if ops.is_empty() {
             self.missing.get_or_insert_with(|| head.into());
         }
-        let mut p = NodePat { names, ops, swap: self.eat('~'), label: None, attrs: vec![], kids: vec![], rest: false };
+        let mut p = NodePat {
+            names,
+            ops,
+            swap: self.eat('~'),
+            label: None,
+            attrs: vec![],
+            kids: vec![],
+            rest: false,
+            n_outs: 1,
+        };
         while self.rest.starts_with(['@', '{']) {
             if self.eat('@') {
                 let name = self.word("()<>{");
@@ -448,7 +475,7 @@ impl Parser<'_> {
         loop {
             self.space();
             if self.eat(')') {
-                return Ok(Pat::Node(Box::new(p)));
+                return Ok(p);
             }
             if let Some(r) = self.rest.strip_prefix("..") {
                 self.rest = r;

@@ -381,6 +381,8 @@ impl Cx<'_> {
         match p {
             Pat::Var(i) => m.var(*i).ok_or(Skip::No),
             Pat::Absent => Ok(self.none()),
+            // What is built has one result.
+            Pat::Result(..) => Err(Skip::No),
             Pat::Scalar(v) => {
                 let dtype = self.dtype(m.root).ok_or(Skip::No)?;
                 Ok(self.scalar_const(dtype, *v))

@@ -151,6 +151,8 @@ pub fn registry() -> Arc<Registry> {
                 const { attr("scale", AttrKind::Float(1.0)) },
                 const { attr("k_trans", AttrKind::Int(0)) },
                 const { attr("mask_selects", AttrKind::Int(0)) },
+                const { attr("nan_to_zero", AttrKind::Int(0)) },
+                const { attr("groups", AttrKind::Int(1)) },
             ],
             ..row("Attention", 3, attention)
         },

@@ -20,5 +20,6 @@ mod pools;
 mod run_time;
 mod sabotage;
 mod scale;
+mod spellings;
 mod targets;
 mod tools;

@@ -135,6 +135,7 @@ pub fn attention() -> Vec<Case> {
         (2, 1, 2, 5, 160, 8),
         (1, 1, 4, 0, 8, 8),
         (1, 1, 16, 96, 64, 64),
+        (1, 2, 12, 20, 16, 16),
     ];
     for (i, &(b, h, s, t, d, e)) in sizes.iter().enumerate() {
         let (k_row, k_col) = if i % 3 == 1 { (1, t) } else { (d, 1) };
@@ -142,7 +143,9 @@ pub fn attention() -> Vec<Case> {
         // Masks per key; per row and key with the first row shut out; none. Values grow, so that the maximum moves late.
         let kind = i % 3;
         let selects = usize::from(i % 4 == 3 || i == 1);
-        let (mask_len, mb, mr) = [(b * t, t, 0), (b * s * t, s * t, t), (0, 0, 0)][kind];
+        // Rows of the mask repeat where they can.
+        let mask_rows = if kind == 1 && s % 2 == 0 { s / 2 } else { s };
+        let (mask_len, mb, mr) = [(b * t, t, 0), (b * mask_rows * t, mask_rows * t, t), (0, 0, 0)][kind];
         let mask = (kind < 2).then(|| {
             let mut m = r.vec(mask_len);
             let late = |j: usize| (j % t.max(1)) as f32 / 16.0;
@@ -154,10 +157,19 @@ pub fn attention() -> Vec<Case> {
             }
             m
         });
-        let ints = plain::attention_ints([b, h, s, t, d, e], [k_row, k_col], [mb, 0, mr, 1, selects]);
-        let want = plain::attention(&q, &k, &v, mask.as_deref(), &ints, 0.7);
-        let inputs = [Some(q), Some(k), Some(v), mask];
-        out.extend(skewed(both("attention", &format!("{ints:?}"), &inputs, &ints, &[0.7], want), usize::from(i == 9)));
+        // Once as it is, once with a row of NaN, which gives 0.
+        for nan_to_zero in 0..=usize::from(kind == 1) {
+            let mut q = q.clone();
+            if nan_to_zero == 1 {
+                q[(s - 1) * d] = f32::NAN;
+            }
+            let of_mask = [mb, 0, mr, 1, selects, mask_rows, nan_to_zero];
+            let ints = plain::attention_ints([b, h, s, t, d, e], [k_row, k_col], of_mask);
+            let want = plain::attention(&q, &k, &v, mask.as_deref(), &ints, 0.7);
+            let inputs = [Some(q), Some(k.clone()), Some(v.clone()), mask.clone()];
+            let calls = both("attention", &format!("{ints:?}"), &inputs, &ints, &[0.7], want);
+            out.extend(skewed(calls, usize::from(i == 9)));
+        }
     }
     out
 }

@@ -145,19 +145,22 @@ pub static ROWS: &[OpDef] = &[
         domain: HIP_DOMAIN,
         inputs: &[req("q", "T"), req("k", "T"), req("v", "T"), opt("mask", "T")],
         outputs: &[req("y", "T")],
-        // With mask_selects an element of the mask that is not 0 takes the score's place.
+        // The rows of q are `groups` times those of the mask, which repeat. With mask_selects an element of the mask that is not 0 takes
+        // the score's place, with nan_to_zero a weight that is NaN counts as 0, as those of a row do whose scores are all -∞.
         attrs: &[
             attr("scale", AttrKind::Float(1.0)),
             attr("k_trans", AttrKind::Int(0)),
             attr("mask_selects", AttrKind::Int(0)),
+            attr("nan_to_zero", AttrKind::Int(0)),
+            attr("groups", AttrKind::Int(1)),
         ],
         dtypes: &[TF],
         infer: attention_infer,
         reference: Some(|c| {
-            let (scale, k_trans) = (c.attrs.float(0).unwrap_or(1.0), c.attrs.int(1) == Some(1));
-            let mask = c.opt(3).map(|m| (m, c.attrs.int(2) == Some(1)));
-            let y = matmul::attention(c.input(0)?, c.input(1)?, c.input(2)?, mask, scale.into(), k_trans)?;
-            Ok(vec![y])
+            let is = |i| c.attrs.int(i) == Some(1);
+            let scale = c.attrs.float(0).unwrap_or(1.0).into();
+            let how = matmul::Attend { scale, k_trans: is(1), selects: is(2), nan_to_zero: is(3) };
+            Ok(vec![matmul::attention(c.input(0)?, c.input(1)?, c.input(2)?, c.opt(3), &how)?])
         }),
         lower: &[Candidate::Kernel(attention_call)],
         tolerance: SUMS,
@@ -165,6 +168,9 @@ pub static ROWS: &[OpDef] = &[
             "[2,3,4,8];[2,3,5,8];[2,3,5,6]",
             "[2,2,4,8];[2,2,8,4];[2,2,4,8];[2,1,1,4] k_trans=1",
             "[2,4,8];[2,5,8];[2,5,8];[4,5]{0,0,-9,0,-9,0,-9} mask_selects=1",
+            "[2,4,8];[2,5,8];[2,5,8];[2,5]{0,-2,-inf,0,1,-1,-9} scale=0.5 groups=2",
+            "[2,2,6,4];[2,2,3,4];[2,2,3,4];[2,1,3,3]{-inf,-inf,-inf,0,-inf,-9,1} nan_to_zero=1 groups=2",
+            "[4,8];[5,8];[5,8];[1,5] groups=2",
         ],
         ..ROW
     },
@@ -278,8 +284,14 @@ fn attention_infer(c: &mut InferCtx) -> Result<()> {
     let batches = [&q, &k, &v].map(|s| s[..s.len() - 2].iter().copied().collect());
     let mut out: Shape = broadcast(c, &batches)?;
     out.push(q[r - 2]);
-    if let Some(m) = c.shape(3) {
+    if let Some(mut m) = c.shape(3) {
         let mut scores = out.clone();
+        if let Some(row) = m.len().checked_sub(2)
+            && !is_one(c.dims, m[row])
+        {
+            let groups = c.dims.constant(c.attrs.int(4).unwrap_or(1));
+            m[row] = c.dims.mul(m[row], groups);
+        }
         scores.push(t);
         require_broadcasts_to(c, &m, &scores, "the mask")?;
     }
@@ -572,7 +584,12 @@ fn attention_call(c: &mut NodeCtx) -> Plan<CallSpec> {
         }
         None => ints.extend([no; 4]),
     }
-    ints.push(if c.attrs.int(2) == Some(1) { IntArg::Dim(one) } else { no });
+    let flag = |c: &NodeCtx, i| if c.attrs.int(i) == Some(1) { IntArg::Dim(one) } else { no };
+    let mask_rows = c.ins.get(3).and_then(|m| m.as_ref()).map_or(one, |m| match m.shape.len().checked_sub(2) {
+        Some(row) => m.shape[row],
+        None => one,
+    });
+    ints.extend([flag(c, 2), IntArg::Dim(mask_rows), flag(c, 3)]);
     let scale = f64::from(c.attrs.float(0).unwrap_or(1.0));
     Ok(CallSpec { kernel, reads, writes: vec![0], ints, scalars: vec![scale], scratch: vec![] })
 }

@@ -1,10 +1,10 @@
 //! Rows of what surrounds attention in a decoder: rotary positions, caches of keys and values.
 
 use super::loops::{Builder, outer};
-use super::row::{PLAIN, ROW, same_type_as_0};
+use super::row::{FLOATS, PLAIN, ROW, same_type_as_0};
 use crate::lowering::{Candidate, NodeCtx, Plan};
 use crate::nest::{BinOp, Coord, ExprId, Nest, Term, UnOp};
-use crate::op::{AttrKind, InferCtx, OpDef, RefCtx, Tol, attr, opt, req};
+use crate::op::{AttrKind, HIP_DOMAIN, InferCtx, OpDef, RefCtx, Tol, attr, opt, req};
 use crate::ty::Shape;
 use reference::attention as r;
 use tensor::DType::*;
@@ -157,6 +157,32 @@ fn at_element(b: &mut Builder, rank: usize, d: DimId, element: Option<ExprId>) -
     vec![batch, place, hidden]
 }
 
+/// The partner of each element, negated for the first of a pair.
+fn rotate_loops(c: &mut NodeCtx) -> Plan<Nest> {
+    let interleaved = c.attrs.int(0) == Some(1);
+    let shape = c.need(0)?.shape;
+    let (last, two) = (shape.len() - 1, c.dims.constant(2));
+    let half = c.dims.floordiv(shape[last], two);
+    let mut b = Builder::over_result(c)?;
+    let e = b.outer(last);
+    let (first, apart) = if interleaved {
+        let (two, zero, one) = (b.int(2), b.int(0), b.int(1));
+        let odd = b.bin(BinOp::Mod, e, two);
+        (b.bin(BinOp::Eq, odd, zero), one)
+    } else {
+        let half = b.dim(half);
+        (b.bin(BinOp::Lt, e, half), half)
+    };
+    let (up, down) = (b.bin(BinOp::Add, e, apart), b.bin(BinOp::Sub, e, apart));
+    let partner = b.select(first, up, down);
+    let mut at: Vec<Coord> = (0..last).map(|i| b.along(outer(i))).collect();
+    at.push(b.computed(partner));
+    let v = b.load(0, at)?;
+    let minus = b.nest.un(UnOp::Neg, v);
+    let y = b.select(first, minus, v);
+    Ok(b.store(y))
+}
+
 fn is_circular(c: &crate::attrs::Attrs) -> Option<bool> {
     match c.str(0) {
         Some("linear") | None => Some(false),
@@ -252,6 +278,28 @@ pub static ROWS: &[OpDef] = &[
             "[2,4,24];[5,3];[5,3];i64[2,4]{1,4,0,2,3} num_heads=3 rotary_embedding_dim=6 interleaved=1",
             "[2,3,4,6];[2,4,3];[2,4,3] interleaved=1",
         ],
+        ..ROW
+    },
+    // Pairs (a, b) of the last axis, its halves or neighbors, become (-b, a): what rotary positions multiply by the sine
+    OpDef {
+        name: "Rotate",
+        domain: HIP_DOMAIN,
+        inputs: &[req("x", "T")],
+        outputs: &[req("y", "T")],
+        attrs: &[attr("interleaved", AttrKind::Int(0))],
+        dtypes: &[("T", FLOATS)],
+        infer: |c| {
+            if let Some(s) = c.shape(0) {
+                let Some(&last) = s.last() else { return Err(c.error(ErrorKind::Shape, "Rotate needs an axis")) };
+                let (two, zero) = (c.dims.constant(2), c.dims.constant(0));
+                let rest = c.dims.modulo(last, two);
+                c.require_eq(rest, zero, "elements are rotated in pairs")?;
+            }
+            same_type_as_0(c)
+        },
+        reference: Some(|c| Ok(vec![r::rotate(c.input(0)?, c.attrs.int(0) == Some(1))])),
+        lower: &[Candidate::Loops(rotate_loops)],
+        cases: &["[2,3,6]", "[4] interleaved=1", "f16[2,2]", "[2,0]", "[3,4] interleaved=1"],
         ..ROW
     },
     // present_cache = past_cache with update written along the axis from write_indices[sample] on. What would be written outside is left

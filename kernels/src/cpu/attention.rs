@@ -1,9 +1,9 @@
 //! softmax(scale · q · kᵀ + mask) · v, one block of query rows at a time; scores live in a thread's buffer, never in memory.
 //!
-//! Bound: 2·s·t·(d + e) flops a head. A block is at most 48 query rows, so that its scores stay in cache for t up to a few thousand.
+//! Bound: 2·s·t·(d + e) flops a head, or, for a few query rows, the bytes of k and v, which are then read where they are.
+//! A block is at most 48 query rows, so that its scores stay in cache for t up to a few thousand.
 
 use super::elem::Elem;
-use super::epilogue::with_tier;
 use super::math;
 use super::tile::{self, Matrix, PackA, Scratch};
 use super::{Args, KernelError, Out, Tier, missing, product};
@@ -11,6 +11,10 @@ use crate::team::Team;
 
 /// Query rows a task takes: whole tiles.
 const ROWS: usize = 48;
+/// So few rows read keys and values where they are: packing them costs more than it saves.
+const FEW: usize = 4;
+/// Elements that are summed side by side.
+const LANES: usize = 16;
 
 struct Problem<'a, T> {
     heads: usize,
@@ -26,6 +30,10 @@ struct Problem<'a, T> {
     scale: f32,
     /// Whether an element of the mask that is not 0 takes the score's place.
     selects: bool,
+    /// Rows of the mask, which repeat.
+    mask_rows: usize,
+    /// Whether a row whose softmax is NaN has weights of 0.
+    nan_to_zero: bool,
 }
 
 fn span(dims: &[usize], strides: &[usize]) -> Result<usize, KernelError> {
@@ -41,11 +49,35 @@ fn span(dims: &[usize], strides: &[usize]) -> Result<usize, KernelError> {
 /// # Safety
 /// As for [`super::run`].
 pub(crate) unsafe fn attention<T: Elem>(tier: Tier, team: &dyn Team, args: &Args) -> Result<(), KernelError> {
-    let mut z = [0usize; 21];
+    let mut z = [0usize; 23];
     for (i, z) in z.iter_mut().enumerate() {
         *z = args.size(i)?;
     }
-    let [batch, heads, s, t, d, e, qb, qh, qr, kb, kh, kr, kc, vb, vh, vr, mb, mh, mr, mc, selects] = z;
+    let [
+        batch,
+        heads,
+        s,
+        t,
+        d,
+        e,
+        qb,
+        qh,
+        qr,
+        kb,
+        kh,
+        kr,
+        kc,
+        vb,
+        vh,
+        vr,
+        mb,
+        mh,
+        mr,
+        mc,
+        selects,
+        mask_rows,
+        nan_to_zero,
+    ] = z;
     if product(&[batch, heads, s, e])? == 0 {
         return Ok(());
     }
@@ -65,28 +97,42 @@ pub(crate) unsafe fn attention<T: Elem>(tier: Tier, team: &dyn Team, args: &Args
             v: (read(2, "v", &[batch, heads, t, e], &[vb, vh, vr, 1])?, [vb, vh, vr]),
             mask: match args.bufs[3] {
                 0 => None,
-                _ => Some((read(3, "mask", &[batch, heads, s, t], &[mb, mh, mr, mc])?, [mb, mh, mr, mc])),
+                _ => {
+                    Some((read(3, "mask", &[batch, heads, s.min(mask_rows), t], &[mb, mh, mr, mc])?, [mb, mh, mr, mc]))
+                }
             },
             y: args.out::<T>(4),
             scale: args.scalars[0] as f32,
             selects: selects != 0,
+            mask_rows: mask_rows.max(1),
+            nan_to_zero: nan_to_zero != 0,
         }
     };
     let blocks = s.div_ceil(ROWS);
     team.run(batch * heads * blocks, 1, &|begin, end| {
-        with_tier!(tier, {
-            tile::with_scratch(|scratch| {
-                for task in begin..end {
-                    let row = task % blocks * ROWS;
-                    p.block(tier, task / blocks, row, ROWS.min(s - row), scratch);
+        tile::with_scratch(|scratch| {
+            for task in begin..end {
+                let row = task % blocks * ROWS;
+                let rows = ROWS.min(s - row);
+                match tier {
+                    // SAFETY: the tier is `Avx2` only on machines where these features were detected.
+                    #[cfg(target_arch = "x86_64")]
+                    Tier::Avx2 => unsafe { p.block_avx2(task / blocks, row, rows, scratch) },
+                    _ => p.block(tier, task / blocks, row, rows, scratch),
                 }
-            })
+            }
         })
     });
     Ok(())
 }
 
 impl<T: Elem> Problem<'_, T> {
+    /// [`Problem::block`], compiled for the tier.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn block_avx2(&self, bh: usize, row: usize, rows: usize, scratch: &mut Scratch) {
+        self.block(Tier::Avx2, bh, row, rows, scratch);
+    }
     #[inline(always)]
     fn block(&self, tier: Tier, bh: usize, row: usize, rows: usize, scratch: &mut Scratch) {
         let (b, h) = (bh / self.heads, bh % self.heads);
@@ -96,16 +142,28 @@ impl<T: Elem> Problem<'_, T> {
         let v = &self.v.0[at((self.v.0, b * self.v.1[0] + h * self.v.1[1]))..];
         let qm = Matrix { data: q, row_stride: self.q.1[2], col_stride: 1 };
         let kt = Matrix { data: k, row_stride: self.k.1[3], col_stride: self.k.1[2] };
-        tile::block(tier, &qm, &kt, (row, rows), (0, self.t), self.d, scratch);
         let ld = tile::padded_cols(self.t);
         let mut scores = std::mem::take(&mut scratch.extra);
         scores.clear();
-        scores.extend_from_slice(&scratch.c[..rows * ld]);
+        let few = rows <= FEW && self.k.1[3] == 1;
+        if few {
+            scores.resize(rows * ld, 0.0);
+            for i in 0..rows {
+                let q: Vec<f32> = q[(row + i) * self.q.1[2]..][..self.d].iter().map(|x| x.get()).collect();
+                let line = &mut scores[i * ld..i * ld + self.t];
+                for (j, x) in line.iter_mut().enumerate() {
+                    *x = dot(&q, &k[j * self.k.1[2]..][..self.d]);
+                }
+            }
+        } else {
+            tile::block(tier, &qm, &kt, (row, rows), (0, self.t), self.d, scratch);
+            scores.extend_from_slice(&scratch.c[..rows * ld]);
+        }
         for i in 0..rows {
             let line = &mut scores[i * ld..i * ld + self.t];
             line.iter_mut().for_each(|x| *x *= self.scale);
             if let Some((m, [mb, mh, mr, mc])) = self.mask {
-                let base = b * mb + h * mh + (row + i) * mr;
+                let base = b * mb + h * mh + (row + i) % self.mask_rows * mr;
                 if self.selects {
                     line.iter_mut().enumerate().for_each(|(j, x)| {
                         let m = m[base + j * mc].get();
@@ -118,6 +176,27 @@ impl<T: Elem> Problem<'_, T> {
                 }
             }
             softmax(line);
+            // NaN in one weight is NaN in all.
+            if self.nan_to_zero && line.first().is_some_and(|w| w.is_nan()) {
+                line.fill(0.0);
+            }
+        }
+        if few {
+            let mut sums = vec![0f32; self.e];
+            for i in 0..rows {
+                sums.fill(0.0);
+                for (j, &w) in scores[i * ld..i * ld + self.t].iter().enumerate() {
+                    let v = &v[j * self.v.1[2]..][..self.e];
+                    for (s, v) in sums.iter_mut().zip(v) {
+                        *s = w.mul_add(v.get(), *s);
+                    }
+                }
+                // SAFETY: each task owns its rows of y.
+                let out = unsafe { self.y.slice((bh * self.s + row + i) * self.e, self.e) };
+                out.iter_mut().zip(&sums).for_each(|(o, &c)| *o = T::set(c));
+            }
+            scratch.extra = scores;
+            return;
         }
         let pm = Probabilities { data: &scores, ld };
         let vm = Matrix { data: v, row_stride: self.v.1[2], col_stride: 1 };
@@ -130,6 +209,20 @@ impl<T: Elem> Problem<'_, T> {
         }
         scratch.extra = scores;
     }
+}
+
+/// Σ q·k.
+#[inline(always)]
+fn dot<T: Elem>(q: &[f32], k: &[T]) -> f32 {
+    let mut sums = [0f32; LANES];
+    let (mut qs, mut ks) = (q.chunks_exact(LANES), k.chunks_exact(LANES));
+    for (q, k) in (&mut qs).zip(&mut ks) {
+        for ((s, q), k) in sums.iter_mut().zip(q).zip(k) {
+            *s = q.mul_add(k.get(), *s);
+        }
+    }
+    let rest = qs.remainder().iter().zip(ks.remainder()).fold(0f32, |s, (q, k)| q.mul_add(k.get(), s));
+    rest + sums.iter().sum::<f32>()
 }
 
 /// The scores as left operand.

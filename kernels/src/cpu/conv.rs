@@ -155,10 +155,12 @@ pub(crate) unsafe fn conv2d<T: Elem>(tier: Tier, team: &dyn Team, args: &Args) -
                         tile::block(tier, &weights, &Gather { x, g }, (row, rows), (col, cols), k, s);
                     }
                     let ld = tile::padded_cols(cols);
-                    for i in 0..rows {
-                        let ch = image * m + gi * mg + row + i;
-                        bufs.store(&g, ch, col, &mut s.c[i * ld..i * ld + cols]);
-                    }
+                    with_tier!(tier, {
+                        for i in 0..rows {
+                            let ch = image * m + gi * mg + row + i;
+                            bufs.store(&g, ch, col, &mut s.c[i * ld..i * ld + cols]);
+                        }
+                    })
                 });
             }
         })

@@ -10,7 +10,13 @@ use crate::team::Team;
 pub(crate) fn run<T: Elem>(tier: Tier, team: &dyn Team, g: &Geometry, bufs: &Buffers<T>) {
     let work = (g.oh * g.ow * g.kh * g.kw).max(1);
     team.run(g.n * g.m, (1usize << 14).div_ceil(work), &|begin, end| {
-        with_tier!(tier, tile::with_scratch(|s| (begin..end).for_each(|ch| channel(g, bufs, ch, &mut s.extra))))
+        tile::with_scratch(|s| {
+            with_tier!(tier, {
+                for ch in begin..end {
+                    channel(g, bufs, ch, &mut s.extra);
+                }
+            })
+        })
     });
 }
 

@@ -75,7 +75,8 @@ fn each<T: Elem>(acc: &[f32], out: &mut [T], f: impl Fn(f32) -> f32) {
     }
 }
 
-/// Runs `body` with the instruction set of the tier enabled, so that what is inlined into it is compiled for it.
+/// Runs `body` with the instruction set of the tier enabled, so that what is inlined into it is compiled for it. What a function of another
+/// crate calls, as the closure of [`super::tile::with_scratch`] is, may not be inlined: it needs its own.
 macro_rules! with_tier {
     ($tier:expr, $body:expr) => {{
         #[cfg(target_arch = "x86_64")]

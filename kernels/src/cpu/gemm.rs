@@ -126,9 +126,11 @@ impl<T: Elem> Problem<'_, T> {
         tile::with_scratch(|s| {
             tile::block(tier, &a, &b, (row, rows), (col, cols), self.k, s);
             let ld = tile::padded_cols(cols);
-            for i in 0..rows {
-                self.store(batch, row + i, col, &mut s.c[i * ld..i * ld + cols]);
-            }
+            with_tier!(tier, {
+                for i in 0..rows {
+                    self.store(batch, row + i, col, &mut s.c[i * ld..i * ld + cols]);
+                }
+            })
         });
     }
 

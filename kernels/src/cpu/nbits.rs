@@ -195,9 +195,11 @@ impl<T: Elem> Problem<'_, T> {
         tile::with_scratch(|s| {
             tile::block(tier, &a, self, (row, rows), (col, cols), self.k, s);
             let ld = tile::padded_cols(cols);
-            for i in 0..rows {
-                self.store(row + i, col, &s.c[i * ld..i * ld + cols]);
-            }
+            with_tier!(tier, {
+                for i in 0..rows {
+                    self.store(row + i, col, &s.c[i * ld..i * ld + cols]);
+                }
+            })
         });
     }
 }

@@ -90,7 +90,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
 }
 
-/// Calls `f` with this thread's buffers.
+/// Calls `f` with this thread's buffers. `f` is not inlined into the caller for sure: what is to be compiled for a tier says so in `f`.
 pub(crate) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
     SCRATCH.with(|s| match s.try_borrow_mut() {
         Ok(mut s) => f(&mut s),

@@ -178,18 +178,18 @@ pub fn pool2d(x: &[f32], ints: &[i64; 16]) -> Option<Vec<f64>> {
     Some(want)
 }
 
-/// The integers of an attention whose operands are contiguous, but for the keys' rows and columns; `mask`: its strides, and whether it
-/// selects.
-pub fn attention_ints([b, h, s, t, d, e]: [usize; 6], [k_row, k_col]: [usize; 2], mask: [usize; 5]) -> [i64; 21] {
+/// The integers of an attention whose operands are contiguous, but for the keys' rows and columns; `mask`: its strides, whether it
+/// selects, its rows, and whether NaN becomes 0.
+pub fn attention_ints([b, h, s, t, d, e]: [usize; 6], [k_row, k_col]: [usize; 2], mask: [usize; 7]) -> [i64; 23] {
     let operands = [h * s * d, s * d, d, h * t * d, t * d, k_row, k_col, h * t * e, t * e, e];
     let mut all = [b, h, s, t, d, e].into_iter().chain(operands).chain(mask);
     std::array::from_fn(|_| all.next().map_or(0, |x| x as i64))
 }
 
 /// Attention; the result is contiguous.
-pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: Option<&[f32]>, ints: &[i64; 21], scale: f64) -> Vec<f64> {
+pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: Option<&[f32]>, ints: &[i64; 23], scale: f64) -> Vec<f64> {
     let [b, h, s, t, d, e, rest @ ..] = ints.map(|x| x as usize);
-    let [q_b, q_h, q_r, k_b, k_h, k_r, k_c, v_b, v_h, v_r, m_b, m_h, m_r, m_c, selects] = rest;
+    let [q_b, q_h, q_r, k_b, k_h, k_r, k_c, v_b, v_h, v_r, m_b, m_h, m_r, m_c, selects, m_rows, nan_to_zero] = rest;
     let mut want = Vec::with_capacity(b * h * s * e);
     for row in 0..b * h * s {
         let (bi, hi, qi) = (row / (h * s), row / s % h, row % s);
@@ -198,7 +198,7 @@ pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: Option<&[f32]>, ints: &[
                 let (x, y) = (q[bi * q_b + hi * q_h + qi * q_r + p], k[bi * k_b + hi * k_h + j * k_r + p * k_c]);
                 f64::from(x) * f64::from(y)
             };
-            let masked: f64 = mask.map_or(0.0, |m| m[bi * m_b + hi * m_h + qi * m_r + j * m_c].into());
+            let masked: f64 = mask.map_or(0.0, |m| m[bi * m_b + hi * m_h + qi % m_rows * m_r + j * m_c].into());
             let x = (0..d).map(term).sum::<f64>() * scale;
             if selects == 0 {
                 x + masked
@@ -211,7 +211,8 @@ pub fn attention(q: &[f32], k: &[f32], v: &[f32], mask: Option<&[f32]>, ints: &[
         let scores: Vec<f64> = (0..t).map(score).collect();
         let max = scores.iter().fold(f64::NEG_INFINITY, |a, &x| a.max(x));
         let sum: f64 = scores.iter().map(|x| (x - max).exp()).sum();
-        let weight = |j: usize| (scores[j] - max).exp() / sum;
+        let none = nan_to_zero != 0 && sum.is_nan();
+        let weight = |j: usize| if none { 0.0 } else { (scores[j] - max).exp() / sum };
         want.extend(
             (0..e).map(|c| (0..t).map(|j| weight(j) * f64::from(v[bi * v_b + hi * v_h + j * v_r + c])).sum::<f64>()),
         );

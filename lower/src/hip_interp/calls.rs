@@ -190,7 +190,8 @@ impl Interp<'_> {
                     }
                     sum *= s[0];
                     if let Some(m) = &ops[3] {
-                        let m = self.at(m, m.offset + b * st[10] + h * st[11] + r * st[12] + c * st[13])?;
+                        let row = r % st[15].max(1);
+                        let m = self.at(m, m.offset + b * st[10] + h * st[11] + row * st[12] + c * st[13])?;
                         sum = if st[14] == 0 {
                             sum + m
                         } else if m == 0.0 {
@@ -204,12 +205,16 @@ impl Interp<'_> {
                 let top = w.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 w.iter_mut().for_each(|x| *x = (*x - top).exp());
                 let total: f64 = w.iter().sum();
+                w.iter_mut().for_each(|x| *x /= total);
+                if st[16] != 0 && total.is_nan() {
+                    w.fill(0.0);
+                }
                 for z in 0..e {
                     let mut sum = 0.0;
                     for (c, x) in (0..t).zip(&w) {
                         sum += x * self.at(v, v.offset + b * st[7] + h * st[8] + c * st[9] + z)?;
                     }
-                    self.put(y, y.offset + ((b * heads + h) * rows + r) * e + z, sum / total)?;
+                    self.put(y, y.offset + ((b * heads + h) * rows + r) * e + z, sum)?;
                 }
             }
         }

@@ -3,7 +3,7 @@
 use crate::pattern::Match;
 use crate::rule;
 use crate::rule::{Cx, Rule, Skip, miss};
-use crate::rules::layout::{perm, transpose};
+use crate::rules::layout::{Extent, extents, perm, reshape_to, transpose};
 use egg::Id;
 use ir::attrs::{Attr, F32};
 use tensor::DType;
@@ -14,23 +14,44 @@ macro_rules! scores {
         "<(Mul~ (MatMul ?q ?k) ?c) (Div (MatMul ?q ?k) ?d) (MatMul ?q ?k)>"
     };
 }
-/// softmax(z), computed in another dtype or not
+/// softmax(z), where(isnan(softmax(z)), 0, softmax(z))
+macro_rules! guarded {
+    ($z:expr) => {
+        concat!("(Softmax@s ", $z, ") (Where@n (IsNaN (Softmax@s ", $z, ")) 0 (Softmax@s ", $z, "))")
+    };
+}
+/// softmax(z), computed in another dtype or not, with 0 for NaN or not
 macro_rules! soft {
     ($z:expr) => {
-        concat!("<(Softmax@s ", $z, ") (Cast (Softmax@s <", $z, " (Cast ", $z, ")>))>")
+        concat!(
+            "<",
+            guarded!($z),
+            " (Cast@o <",
+            guarded!(concat!("<", $z, " (Cast ", $z, ")>")),
+            ">)",
+            " (Where@n (IsNaN (Cast@o (Softmax@s (Cast ",
+            $z,
+            ")))) 0 (Cast@o (Softmax@s (Cast ",
+            $z,
+            "))))>",
+        )
     };
 }
 
 /// The table.
 pub const RULES: &[Rule] = &[
-    // softmax(c·q·kᵀ + mask)·v
+    // softmax(c·q·kᵀ + mask)·v. With where(isnan(w), 0, w) around the weights a row of NaN, as of scores of -∞ alone, has weights of 0; what
+    // it gives is 0·v, or 0 also where v is not finite.
     rule!("attention", Reassoc, idiom [concat!("(MatMul ", soft!(scores!()), " ?v)")] => code attention;
           "q:f32[2,h,s,4] k:f32[2,h,4,t] v:f32[2,h,t,e] c:f32[]=0.5 d:f32[]=2"),
     rule!("attention-mask", Reassoc, idiom [
               concat!("(MatMul ", soft!(concat!("(Add~ ", scores!(), " ?mask)")), " ?v)"),
+              concat!("(MatMul ", soft!("<(Mul~ (Add~ (MatMul ?q ?k) ?early) ?c) (Div (Add~ (MatMul ?q ?k) ?early) ?d)>"), " ?v)"),
           ] => code attention;
-          "q:f32[2,h,s,4] k:f32[2,h,4,t] v:f32[2,h,t,e] c:f32[]=0.5 d:f32[]=2 mask:f32[2,1,1,t]",
-          "q:f32[h,s,4] k:f32[h,4,t] v:f32[h,t,e] c:f32[]=0.5 d:f32[]=2 mask:f32[s,t]"),
+          "#0 q:f32[2,h,s,4] k:f32[2,h,4,t] v:f32[2,h,t,e] c:f32[]=0.5 d:f32[]=2 mask:f32[2,1,1,t]",
+          "#1 q:f32[2,h,s,4] k:f32[2,h,4,t] v:f32[2,h,t,e] c:f32[]=0.5 d:f32[]=2 early:f32[2,1,s,t]",
+          "#0 q:f32[2,h,3,4] k:f32[2,h,4,t] v:f32[2,h,t,e] c:f32[]=0.5 d:f32[]=2 mask:f32[3,1]=0,-inf,2",
+          "#0 q:f32[h,s,4] k:f32[h,4,t] v:f32[h,t,e] c:f32[]=0.5 d:f32[]=2 mask:f32[s,t]"),
     // where(p, scores, low) takes where(p, 0, low) where that is not 0: what a masked score was, be it NaN, does not matter
     rule!("attention-where", Reassoc, idiom [
               concat!("(MatMul ", soft!(concat!("(Where ?p ", scores!(), " ?low)")), " ?v)"),
@@ -53,6 +74,13 @@ pub const RULES: &[Rule] = &[
               "(hip:Attention@a ?q (Transpose@t <(Mul~ ?k ?c) (Div ?k ?d)>) ?v ?mask)",
           ] => code scale_keys;
           "q:f32[2,h,s,4] k:f32[2,t,h,4] v:f32[2,h,t,e] mask: c:f32[]=0.5 d:f32[]=3 @t.perm=0,2,1,3 @a.scale=0.5"),
+    // Heads of keys and values that are repeated for a group of heads of queries: the queries of a group are rows of one head
+    rule!("attention-groups", Exact, law [
+              "(hip:Attention{k_trans=0 groups=1}@a ?q (Reshape@r (Expand ?k ?ks) ..) (Reshape@u (Expand ?v ?vs) ..) ?mask)",
+          ] => code groups;
+          "q:f32[b,6,s,4] k:f32[b,2,1,t,4] ks:i64[5]=b,2,3,t,4 v:f32[b,2,1,t,5] vs:i64[5]=b,2,3,t,5 mask:f32[b,1,s,t] @r/1:i64[4]=b,6,t,4 @u/1:i64[4]=b,6,t,-1 @a.scale=0.5",
+          "q:f32[b,4,s,4] k:f32[b,2,1,t,4] ks:i64[5]=1,1,2,1,1 v:f32[b,2,1,t,5] vs:i64[5]=1,1,2,1,1 mask: @r/1:i64[4]=b,4,t,-1 @u/1:i64[4]=b,4,t,5 @a.nan_to_zero=1",
+          "q:f32[b,4,s,4] k:f32[b,1,1,t,4] ks:i64[5]=1,1,4,1,1 v:f32[b,1,1,t,4] vs:i64[5]=1,1,4,1,1 mask:f32[s,t] @r/1:i64[4]=b,4,t,4 @u/1:i64[4]=b,4,t,4"),
 ];
 
 /// The factor in a match: constant ?c, or the inverse of constant ?d.
@@ -100,6 +128,12 @@ fn attention(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     let selects = i64::from(m.get("p").is_some());
     let mask = match (m.get("mask"), m.get("p")) {
         (Some(mask), _) => mask,
+        // (z + mask)·c = z·c + mask·c
+        (None, None) if let Some(mask) = m.get("early") => match (m.get("c"), m.get("d")) {
+            (Some(c), _) => cx.add("Mul", &[], &[mask, c])?,
+            (_, Some(d)) => cx.add("Div", &[], &[mask, d])?,
+            _ => return Err(Skip::No),
+        },
         (None, Some(p)) => {
             let (low, first) = match (m.get("low"), m.get("low2")) {
                 (Some(l), _) => (l, false),
@@ -123,6 +157,7 @@ fn attention(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
         ("scale", Attr::Float(F32::new(scale as f32))),
         ("k_trans", Attr::Int(1)),
         ("mask_selects", Attr::Int(selects)),
+        ("nan_to_zero", Attr::Int(m.find_node("n").is_some().into())),
     ];
     cx.add("hip:Attention", &attrs, &[q, k, v, mask])
 }
@@ -157,4 +192,43 @@ fn scale_keys(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     let p = perm(cx, m.node("t"), k).ok_or(Skip::No)?;
     let k = transpose(cx, k, &p)?;
     scaled(cx, m, k)
+}
+
+/// The number of heads of queries for one of keys, where `v`, `[b, h, 1, t, e]`, becomes operand `of`, `[b, g·h, t, e]`, by repeating heads.
+fn group(cx: &mut Cx<'_>, v: Id, of: Id) -> Result<i64, Skip> {
+    let (Some(from), Some(to)) = (cx.shape(v), cx.shape(of)) else { return Err(Skip::No) };
+    let (&[b, h, one, t, e], &[b2, h2, t2, e2]) = (from.as_slice(), to.as_slice()) else { return Err(Skip::No) };
+    let (Some(1), Some(h), Some(h2)) = (cx.dim(one), cx.dim(h), cx.dim(h2)) else { return Err(Skip::No) };
+    if h < 1 || h2 % h != 0 || h2 == h || !cx.same_dims(&[b, t, e], &[b2, t2, e2]) {
+        return Err(Skip::No);
+    }
+    Ok(h2 / h)
+}
+
+fn groups(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
+    let (a, q, k, v, mask) = (m.node("a").clone(), m.v("q"), m.v("k"), m.v("v"), m.v("mask"));
+    let g = group(cx, k, a.kids[1])?;
+    let (Some(sq), Some(sv)) = (cx.shape(q), cx.shape(v)) else { return Err(Skip::No) };
+    let (&[_, h, s, _], Some(e)) = (sq.as_slice(), sv.last().copied()) else { return Err(Skip::No) };
+    let (Some(h), Some(e)) = (cx.dim(h), cx.dim(e)) else { return miss("heads or the size of a head are not known") };
+    if group(cx, v, a.kids[2])? != g {
+        return miss("keys and values repeat differently");
+    }
+    if !cx.absent(mask) {
+        let sm = cx.shape(mask).ok_or(Skip::No)?;
+        let axis = |back: usize| sm.len().checked_sub(back).map(|i| sm[i]);
+        if axis(3).is_some_and(|heads| cx.dim(heads) != Some(1)) {
+            return miss("the mask differs from head to head");
+        }
+        if axis(2).is_some_and(|rows| cx.dim(rows) != Some(1) && !cx.same_dims(&[rows], &[s])) {
+            return miss("the mask's rows are not those of the queries");
+        }
+    }
+    let axis = cx.ints_const(&[2]);
+    let (k, v) = (cx.add("Squeeze", &[], &[k, axis])?, cx.add("Squeeze", &[], &[v, axis])?);
+    let (hk, d) = (Extent::Is(h / g), Extent::Of(3));
+    let rows = reshape_to(cx, q, &[Extent::Of(0), hk, Extent::Times(2, g), d])?;
+    let y = cx.with_attrs(&a, &[("groups", Attr::Int(g))], &[rows, k, v, mask])?;
+    let shape = extents(cx, q, &[Extent::Of(0), Extent::Is(h), Extent::Of(2), Extent::Is(e)])?;
+    cx.add("Reshape", &[("allowzero", Attr::Int(1))], &[y, shape])
 }

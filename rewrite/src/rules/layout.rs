@@ -35,6 +35,9 @@ pub const RULES: &[Rule] = &[
     // A transpose that moves only axes of extent 1 is a reshape
     rule!("transpose-ones", Exact, law ["(Transpose@t ?x)"] => code transpose_ones;
           "x:f32[1,b,c] @t.perm=1,0,2", "x:f32[a,b,1,1] @t.perm=0,2,3,1"),
+    // reshape(transpose(reshape(x))) = transpose(x), where leading axes are one axis in between
+    rule!("transpose-merged", Exact, law ["(Reshape (Transpose@t (Reshape@i ?x ..)) ..)"] => code transpose_merged;
+          "x:f32[a,3,c,d] @i/1:i64[3]=-1,c,d @t.perm=0,2,1 @/1:i64[4]=a,3,d,-1", "x:f32[a,b,c,d] @i/1:i64[3]=-1,c,d @t.perm=0,2,1 @/1:i64[4]=a,b,d,c"),
     // f(transpose(x)) = transpose(f(x)) for elementwise f
     rule!("transpose-unary", Exact, law [
               "(unary@f (Transpose@t ?x))",
@@ -154,6 +157,48 @@ pub(crate) fn reshape_like(cx: &mut Cx<'_>, x: Id, like: Id) -> Result<Id, Skip>
     cx.add("Reshape", &[], &[x, spec])
 }
 
+/// An extent in terms of those of a tensor.
+#[derive(Clone, Copy)]
+pub(crate) enum Extent {
+    /// A number.
+    Is(i64),
+    /// That of an axis.
+    Of(usize),
+    /// That of an axis, times a number.
+    Times(usize, i64),
+}
+
+/// The shape operand `extents`, in terms of those of `x`.
+pub(crate) fn extents(cx: &mut Cx<'_>, x: Id, extents: &[Extent]) -> Result<Id, Skip> {
+    let shape = cx.shape(x).ok_or(Skip::No)?;
+    let mut all: Vec<Id> = Vec::new();
+    for &e in extents {
+        let (axis, times) = match e {
+            Extent::Is(n) => {
+                all.push(cx.ints_const(&[n]));
+                continue;
+            }
+            Extent::Of(axis) => (axis, 1),
+            Extent::Times(axis, n) => (axis, n),
+        };
+        if let Some(n) = cx.dim(shape[axis]) {
+            all.push(cx.ints_const(&[n * times]));
+            continue;
+        }
+        let at = axis as i64;
+        let n = cx.add("Shape", &[("start", Attr::Int(at)), ("end", Attr::Int(at + 1))], &[x])?;
+        let times = cx.ints_const(&[times]);
+        all.push(if matches!(e, Extent::Of(_)) { n } else { cx.add("Mul", &[], &[n, times])? });
+    }
+    cx.add("Concat", &[("axis", Attr::Int(0))], &all)
+}
+
+/// Reshapes `x` to `to`, in terms of its own extents.
+pub(crate) fn reshape_to(cx: &mut Cx<'_>, x: Id, to: &[Extent]) -> Result<Id, Skip> {
+    let shape = extents(cx, x, to)?;
+    cx.add("Reshape", &[("allowzero", Attr::Int(1))], &[x, shape])
+}
+
 fn as_reshape(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     reshape_like(cx, m.v("x"), m.root)
 }
@@ -193,6 +238,24 @@ fn transpose_ones(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
         return Err(Skip::No);
     }
     reshape_like(cx, x, m.root)
+}
+
+fn transpose_merged(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
+    let (x, t) = (m.v("x"), m.node("t").clone());
+    let p = perm(cx, &t, t.kids[0]).ok_or(Skip::No)?;
+    let (Some(from), Some(mid), Some(to)) = (cx.shape(x), cx.shape(t.kids[0]), cx.shape(m.root)) else {
+        return Err(Skip::No);
+    };
+    let lead = (from.len() + 1).checked_sub(mid.len()).filter(|&n| n > 1).ok_or(Skip::No)?;
+    if p.first() != Some(&0) || to.len() != from.len() || !cx.same_dims(&from[lead..], &mid[1..]) {
+        return Err(Skip::No);
+    }
+    let p: Vec<usize> = (0..lead).chain(p[1..].iter().map(|a| a + lead - 1)).collect();
+    let moved: Vec<DimId> = p.iter().map(|&a| from[a]).collect();
+    if !cx.same_dims(&moved, &to) {
+        return Err(Skip::No);
+    }
+    transpose(cx, x, &p)
 }
 
 fn transpose_unary(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
@@ -261,7 +324,7 @@ fn slice_unary(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
 }
 
 /// Axis, start, end, step of each sliced axis, when all are constants. Negative starts and ends stay as they are.
-fn slices(cx: &Cx<'_>, s: &ENode, x: Id) -> Option<Vec<(usize, i64, i64, i64)>> {
+pub(crate) fn slices(cx: &Cx<'_>, s: &ENode, x: Id) -> Option<Vec<(usize, i64, i64, i64)>> {
     let rank = cx.rank(x)?;
     let (starts, ends) = (cx.ints_of(s, "starts", 1)?, cx.ints_of(s, "ends", 2)?);
     let old = cx.def(s)?.slot("starts").is_some();

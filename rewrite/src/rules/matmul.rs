@@ -44,7 +44,8 @@ pub const RULES: &[Rule] = &[
           "#0 a:f32[p,k,n] b:f32[p,k,m] c: r: @t.perm=0,2,1", "#1 a:f32[p,n,k] b:f32[m,k] c: r: @u.perm=1,0"),
 ];
 
-fn plain(cx: &Cx<'_>, p: &ENode) -> bool {
+/// Whether a fused product has no activation.
+pub(crate) fn is_plain(cx: &Cx<'_>, p: &ENode) -> bool {
     cx.attr_str(p, "activation").is_empty()
 }
 
@@ -71,7 +72,7 @@ fn bias(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     let shape = cx.shape(c).ok_or(Skip::No)?;
     let product = cx.eg.lookup(p.clone()).ok_or(Skip::No)?;
     let lead = shape.len().saturating_sub(1);
-    if !plain(cx, &p) || shape[..lead].iter().any(|&d| cx.dim(d) != Some(1)) {
+    if !is_plain(cx, &p) || shape[..lead].iter().any(|&d| cx.dim(d) != Some(1)) {
         return Err(Skip::No);
     }
     if !cx.same_type(product, m.root) || cx.dtype(c) != cx.dtype(m.root) {
@@ -89,7 +90,7 @@ fn scale(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     };
     let alpha = f64::from(cx.attr_float(&p, "alpha").unwrap_or(1.0)) * c.ok_or(Skip::No)?;
     let product = cx.eg.lookup(p.clone()).ok_or(Skip::No)?;
-    if !plain(cx, &p) || !(alpha as f32).is_normal() || !cx.same_type(product, m.root) {
+    if !is_plain(cx, &p) || !(alpha as f32).is_normal() || !cx.same_type(product, m.root) {
         return Err(Skip::No);
     }
     let alpha = cx.attr_of(m.root, alpha)?;
@@ -99,7 +100,7 @@ fn scale(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
 fn residual(cx: &mut Cx<'_>, m: &Match) -> Result<Id, Skip> {
     let (p, r) = (m.node("p").clone(), m.v("r"));
     let product = cx.eg.lookup(p.clone()).ok_or(Skip::No)?;
-    if !plain(cx, &p) || cx.is_const(r) || cx.rank(r).is_none_or(|n| n < 2) {
+    if !is_plain(cx, &p) || cx.is_const(r) || cx.rank(r).is_none_or(|n| n < 2) {
         return Err(Skip::No);
     }
     if !cx.same_type(r, m.root) || !cx.same_type(product, m.root) {

@@ -8,10 +8,23 @@ pub mod conv;
 pub mod layout;
 pub mod matmul;
 pub mod norm;
+pub mod quant;
+pub mod rotary;
 
 use crate::rule::Rule;
 
 /// Every built-in rule, in the order in which they are searched.
 pub fn all() -> Vec<Rule> {
-    [arith::RULES, layout::RULES, conv::RULES, norm::RULES, activation::RULES, attention::RULES, matmul::RULES].concat()
+    [
+        arith::RULES,
+        layout::RULES,
+        conv::RULES,
+        norm::RULES,
+        activation::RULES,
+        attention::RULES,
+        matmul::RULES,
+        quant::RULES,
+        rotary::RULES,
+    ]
+    .concat()
 }
