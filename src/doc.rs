@@ -73,6 +73,7 @@ fn candidate(def: &OpDef, c: &Candidate) -> Option<&'static str> {
         Candidate::View(_) => "view",
         Candidate::Pointwise(_) => "pointwise",
         Candidate::Loops(_) => "loops",
+        Candidate::Update(_) => "update",
         Candidate::Assemble(_) => "assemble",
         Candidate::Kernel(_) => "kernel",
         Candidate::Expand(_) => "expanded",

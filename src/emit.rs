@@ -78,6 +78,7 @@ pub(crate) fn metadata(
     let port = |q: &lower::host::Port| artifact::Port::new(q.name.clone(), q.dtype, q.dims.clone(), &q.fixed);
     md.inputs = p.inputs.iter().map(|q| artifact::Port { default: q.default, ..port(q) }).collect();
     md.outputs = p.outputs.iter().map(port).collect();
+    md.aliases = p.aliases.iter().map(|&(input, output)| artifact::Alias { input, output }).collect();
     md.constants = table.lines.clone();
     md.constants_file = Some(table.file.clone());
     let space = |s: Space| match s {

@@ -48,7 +48,9 @@ pub use lower::pass::{Hooks, Lowered};
 #[doc(inline)]
 pub use runtime::device::hip::doctor;
 #[doc(inline)]
-pub use runtime::{OutputAllocator, OutputBuffer, OutputRequest, RunInputs, RunOptions, Session, SessionOptions};
+pub use runtime::{
+    Collect, DeviceTensor, OutputAllocator, OutputBuffer, OutputRequest, RunInputs, RunOptions, Session, SessionOptions,
+};
 #[doc(inline)]
 pub use tensor::{DType, Diagnostic, ErrorKind, Result, Tensor};
 

@@ -8,10 +8,11 @@
 //! works on host and host-mapped ones. A host-mapped buffer is written once (in the body of a loop: once an iteration, after the
 //! device is done with the last), so the host never waits before it writes; its bytes are not reused within a run. An absent operand of a `Call` is a null buffer. Scratch buffers come after the results.
 
-use crate::graph::Dialect;
+use crate::graph::{Def, Dialect, Value};
 use crate::nest::Nest;
 use crate::op::OpId;
 use crate::ty::Shape;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use tensor::{DType, DimId, SymId};
 
@@ -89,6 +90,13 @@ pub enum HipOp {
     },
     /// Copies operand 0 to operand 1, of the same shape and dtype, between spaces or layouts.
     Copy,
+    /// Makes operand 1, a contiguous buffer, what operand 0, a contiguous graph input, holds: the elements of operand 0 at the same
+    /// places, and 0 where operand 1 is longer along an axis. It never is shorter. Where the caller has given the same memory for both
+    /// (see [`aliases`]) there is nothing to do.
+    Carry,
+    /// From here on operand 1, a contiguous buffer, may be in the memory of operand 0, a contiguous graph input of the same extents whose
+    /// content is not needed any more. It does nothing but allow that.
+    Reuse,
     /// Writes dims as integers to operand 0 (host-mapped, i32 or i64), row-major.
     StoreDims(Shape),
     /// Reads an integer element of operand 0 at run time and gives the symbol its value. A sync point.
@@ -186,6 +194,50 @@ pub struct Call {
     pub scalars: Vec<u64>,
 }
 
+/// Inputs and outputs of a module that may be in the same memory: an input is carried into an output, or its memory reused for it, and
+/// whatever else reads the input comes before, whatever else touches the output after.
+pub fn aliases(m: &crate::graph::Module<Hip>) -> Vec<(u32, u32)> {
+    let g = m.graph();
+    let root = |mut v: Value| loop {
+        match g.def_node(v) {
+            Some(n) if matches!(n.op, HipOp::View { .. }) => match n.ins.first() {
+                Some(Some(from)) => v = *from,
+                _ => return v,
+            },
+            _ => return v,
+        }
+    };
+    let mut pairs: Vec<Option<(u32, u32)>> = vec![];
+    // By buffer: how often it is used before a carry, and which pair it is part of from then on.
+    let (mut used, mut part) = (FxHashSet::default(), FxHashMap::<Value, usize>::default());
+    for &n in &g.order {
+        let node = &g.nodes[n];
+        if matches!(node.op, HipOp::View { .. } | HipOp::Alloc | HipOp::Output(_)) {
+            continue;
+        }
+        let mut touched: Vec<Value> = node.ins.iter().flatten().map(|&v| root(v)).collect();
+        if let (HipOp::Carry | HipOp::Reuse, &[from, to]) = (&node.op, touched.as_slice()) {
+            let output = g.def_node(to).and_then(|n| if let HipOp::Output(i) = n.op { Some(i) } else { None });
+            if let (Def::Input(i), Some(o)) = (g.values[from].def, output)
+                && !part.contains_key(&from)
+                && !used.contains(&to)
+            {
+                part.insert(from, pairs.len());
+                pairs.push(Some((i, o)));
+                used.insert(to);
+                touched.clear();
+            }
+        }
+        for v in touched {
+            used.insert(v);
+            if let Some(&i) = part.get(&v) {
+                pairs[i] = None;
+            }
+        }
+    }
+    pairs.into_iter().flatten().collect()
+}
+
 impl HipOp {
     /// Which backend runs it, as text form and `--explain` print it.
     pub fn backend(&self) -> &'static str {
@@ -193,7 +245,7 @@ impl HipOp {
             HipOp::Launch(_) => "loops",
             HipOp::Call(_) => "kernel",
             HipOp::HostCall { .. } => "host",
-            HipOp::Copy => "copy",
+            HipOp::Copy | HipOp::Carry => "copy",
             HipOp::If { .. } | HipOp::Loop(_) => "control",
             _ => "none",
         }

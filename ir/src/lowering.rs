@@ -36,6 +36,11 @@ pub enum Candidate {
     /// A whole loop nest. Operands of the nest: present operands of the node in order, then results; all contiguous row-major
     /// (`lower` puts actual strides in afterwards).
     Loops(fn(&mut NodeCtx) -> Plan<Nest>),
+    /// The result is operand 0 with some elements replaced, for a cache that the caller may hold in one place: the result begins as operand
+    /// 0, with zeros where it is longer, and the nest stores what is new. The nest's operands are those of [`Candidate::Loops`]; it does not
+    /// load operand 0, and of the result only elements that the same point then stores. A nest that stores all elements needs no such
+    /// beginning.
+    Update(fn(&mut NodeCtx) -> Plan<Nest>),
     /// The operands laid side by side in the result: one destination view of the result per operand.
     Assemble(fn(&mut NodeCtx) -> Plan<Vec<Part>>),
     /// A kernel of the catalog.

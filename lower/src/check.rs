@@ -301,7 +301,7 @@ impl<'a> Owners<'a> {
             HipOp::Launch(nest) => nest.operands.iter().take_while(|o| !o.written).count(),
             HipOp::Call(c) => c.n_reads as usize,
             HipOp::HostCall { n_reads, .. } => *n_reads as usize,
-            HipOp::Copy | HipOp::PassOutput(_) | HipOp::Readback { .. } => 1,
+            HipOp::Copy | HipOp::Carry | HipOp::Reuse | HipOp::PassOutput(_) | HipOp::Readback { .. } => 1,
             HipOp::StoreDims(_) => 0,
             other => return Err(bug(format!("{other:?} is not known to the checker"))),
         };

@@ -57,7 +57,7 @@ pub(crate) fn n_reads(m: &Module<Hip>, r: RegionId, n: ir::Node) -> usize {
         HipOp::Launch(nest) => nest.operands.iter().filter(|o| !o.written).count(),
         HipOp::Call(c) => c.n_reads as usize,
         HipOp::HostCall { n_reads, .. } => *n_reads as usize,
-        HipOp::Copy => 1,
+        HipOp::Copy | HipOp::Carry | HipOp::Reuse => 1,
         HipOp::StoreDims(_) => 0,
         _ => node.ins.len(),
     }

@@ -224,6 +224,20 @@ impl Interp<'_> {
         Ok(())
     }
 
+    /// Copies to the beginning of every axis; what is longer gets zeros.
+    fn carry(&mut self, from: &Ptr, to: &Ptr) -> Result<()> {
+        if from.shape.len() != to.shape.len() || from.shape.iter().zip(&to.shape).any(|(a, b)| a > b) {
+            return Err(internal(format!("{:?} is carried into {:?}", from.shape, to.shape)));
+        }
+        let size = to.dtype.size().ok_or_else(|| internal(format!("{} has no whole bytes", to.dtype)))?;
+        for i in 0..to.n_elems() {
+            self.bytes(to, to.at(i), size)?;
+            let start = usize::try_from(to.at(i)).unwrap_or(0) * size;
+            self.buffers[to.buffer][start..start + size].fill(0);
+        }
+        self.copy(from, &Ptr { shape: from.shape.clone(), ..to.clone() })
+    }
+
     /// Runs a region. Gives its outputs; `outputs` receives what the main graph hands out.
     fn region(&mut self, r: RegionId, params: Vec<Ptr>, outputs: &mut [Option<Ptr>]) -> Result<Vec<Ptr>> {
         let g = &self.m.graphs[r];
@@ -314,6 +328,8 @@ impl Interp<'_> {
                 }
             }
             HipOp::Copy => self.copy(&need(0)?, &need(1)?)?,
+            HipOp::Carry => self.carry(&need(0)?, &need(1)?)?,
+            HipOp::Reuse => {}
             HipOp::StoreDims(x) => {
                 let p = need(0)?;
                 for (i, &d) in x.iter().enumerate() {

@@ -33,6 +33,8 @@ pub struct HostProgram {
     pub inputs: Vec<Port>,
     /// Graph outputs.
     pub outputs: Vec<Port>,
+    /// Positions of inputs and outputs that may be in the same memory.
+    pub aliases: Vec<(u32, u32)>,
     /// Pool domains.
     pub domains: Vec<Domain>,
     /// Node paths that statements refer to.

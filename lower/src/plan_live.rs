@@ -76,7 +76,7 @@ pub(crate) fn accesses(g: &Graph<Hip>, n: Node) -> (Vec<Value>, Vec<Value>) {
         HipOp::Launch(nest) => split(nest.operands.iter().filter(|o| !o.written).count()),
         HipOp::Call(c) => split(c.n_reads as usize),
         HipOp::HostCall { n_reads, .. } => split(*n_reads as usize),
-        HipOp::Copy => split(1),
+        HipOp::Copy | HipOp::Carry | HipOp::Reuse => split(1),
         HipOp::StoreDims(_) => split(0),
         HipOp::PassOutput(_) | HipOp::Readback { .. } => split(node.ins.len()),
         // The rest of a control-flow node's operands are used where its regions use them.

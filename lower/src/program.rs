@@ -6,7 +6,7 @@
 use crate::host::*;
 use crate::plan::{Plan, Point, Reserve};
 use crate::plan_live::{Live, broken, size_bytes, unknown_symbol};
-use crate::program_kernels::{Kernels, copy_nest, work_per_point};
+use crate::program_kernels::{Kernels, copy_nest, grow_nest, work_per_point};
 use crate::program_regs::{Mark, Regs, Scoped};
 use ir::consts::ConstId;
 use ir::graph::{Def, Rel};
@@ -545,6 +545,8 @@ impl Builder<'_> {
                     self.launch(at, &Arc::new(nest), vec![src, dst])?;
                 }
             }
+            HipOp::Reuse => {}
+            HipOp::Carry => self.carry(at, operand(0)?, operand(1)?)?,
             HipOp::StoreDims(values) => {
                 let v = operand(0)?;
                 let ty = self.m.graphs[region].values[v].ty.clone();
@@ -620,7 +622,37 @@ impl Builder<'_> {
         self.launch(at, &Arc::new(nest), vec![src, dst.0])
     }
 
+    /// Copies a value into a contiguous one that may be longer: all at once where it is not, which does nothing where the caller gave the
+    /// same memory for both, else element by element.
+    fn carry(&mut self, at: Point, from: Value, to: Value) -> Result<()> {
+        let (src, dst) = (self.ptr(at.region, from)?, self.ptr(at.region, to)?);
+        let g = &self.m.graphs[at.region];
+        let (a, b) = (g.values[from].ty.clone(), g.values[to].ty.clone());
+        let mut fits = None;
+        for (&x, &y) in a.shape.iter().zip(&b.shape).filter(|(x, y)| x != y) {
+            let (x, y) = (self.dim(x)?, self.dim(y)?);
+            let same = self.regs.op(IntOp::Eq, x, y);
+            fits = Some(fits.map_or(same, |f| self.regs.op(IntOp::And, f, same)));
+        }
+        let bytes = size_bytes(&mut self.m.dims, &a);
+        let mut bytes = self.dim(bytes)?;
+        if let Some(fits) = fits {
+            bytes = self.regs.op(IntOp::Mul, bytes, fits);
+        }
+        let node = self.node(at, "copy of a cache");
+        self.regs.push(Stmt::Copy { dst: (dst, b.space), src: (src, a.space), bytes, node });
+        let Some(fits) = fits else { return Ok(()) };
+        let nest = Arc::new(grow_nest(&mut self.m.dims, a.dtype, &a.shape, &b.shape));
+        let one = self.regs.int(1);
+        let grows = self.regs.op(IntOp::Sub, one, fits);
+        self.launch_if(at, &nest, vec![src, dst], Some(grows))
+    }
+
     fn launch(&mut self, at: Point, nest: &Arc<ir::nest::Nest>, buffers: Vec<Reg>) -> Result<()> {
+        self.launch_if(at, nest, buffers, None)
+    }
+    /// Launches; over no point where `on` is 0.
+    fn launch_if(&mut self, at: Point, nest: &Arc<ir::nest::Nest>, buffers: Vec<Reg>, on: Option<Reg>) -> Result<()> {
         if buffers.len() != nest.operands.len() {
             let n = self.m.graphs[at.region].order[at.pos];
             return Err(broken(self.m, at.region, n, "operands do not fit the nest"));
@@ -628,7 +660,10 @@ impl Builder<'_> {
         let (kernel, params) = self.kernels.get(&self.m.dims, nest);
         let params = self.dims(&params)?;
         let points = self.m.dims.product(nest.outer.iter().copied());
-        let points = self.dim(points)?;
+        let mut points = self.dim(points)?;
+        if let Some(on) = on {
+            points = self.regs.op(IntOp::Mul, points, on);
+        }
         let inner = self.m.dims.product(nest.inner.iter().copied());
         let (per_inner, once) = work_per_point(nest);
         let (k, once) = (self.m.dims.constant(per_inner), self.m.dims.constant(once));
@@ -693,6 +728,7 @@ impl Builder<'_> {
             let peak = self.plan.peak_text(&self.m.dims, d);
             self.prog.domains.push(Domain { space: d.space, peak });
         }
+        self.prog.aliases = ir::hip::aliases(self.m);
         self.prog.n_regs = position(self.regs.n_regs);
         self.prog.funcs = self.regs.funcs;
         self.prog.kernels = self.kernels.defs;

@@ -154,6 +154,33 @@ pub(crate) fn copy_nest(dims: &mut DimPool, dtype: tensor::DType, shape: &Shape,
     n
 }
 
+/// A nest that copies a contiguous tensor to the beginning of a contiguous one that is nowhere shorter; zeros go elsewhere.
+pub(crate) fn grow_nest(dims: &mut DimPool, dtype: tensor::DType, from: &Shape, to: &Shape) -> Nest {
+    let mut n = Nest { outer: to.to_vec(), ..Nest::default() };
+    let (zero, one) = (dims.constant(0), dims.constant(1));
+    for (shape, written) in [(from, false), (to, true)] {
+        let strides = crate::views::row_major(dims, shape);
+        n.operand(NestOperand { dtype, shape: shape.clone(), strides, written });
+    }
+    let axis = |i: usize| Axis::Outer(u16::try_from(i).unwrap_or(u16::MAX));
+    let coord = |i| Coord { offset: zero, terms: SmallVec::from_iter([(Term::Axis(axis(i)), one)]) };
+    let at = |operand| Access { operand, coords: (0..to.len()).map(coord).collect() };
+    let mut there = None;
+    for (i, &d) in from.iter().enumerate().filter(|&(i, d)| *d != to[i]) {
+        let (index, length) = (n.expr(Expr::Index(axis(i))), n.expr(Expr::Dim(d)));
+        let below = n.bin(BinOp::Lt, index, length);
+        there = Some(there.map_or(below, |t| n.bin(BinOp::And, t, below)));
+    }
+    let compute = ir::nest::compute_dtype(dtype).unwrap_or(tensor::DType::F32);
+    let other = n.num(0.0, compute);
+    let x = n.expr(match there {
+        Some(cond) => Expr::LoadIf { cond, access: at(0), other },
+        None => Expr::Load(at(0)),
+    });
+    n.phases.push(Phase::Store { over_inner: false, stores: vec![(at(1), x)] });
+    n
+}
+
 /// About how many elements a point touches: loads and stores, each times its passes.
 pub(crate) fn work_per_point(n: &Nest) -> (i64, i64) {
     let loads = n.exprs.iter().filter(|e| matches!(e, Expr::Load(_) | Expr::LoadIf { .. })).count();

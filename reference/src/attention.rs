@@ -257,6 +257,17 @@ pub fn rotary(
     Ok(from_f64s(x.dtype(), x.shape(), &y))
 }
 
+/// `cache` with zeros after it, so that it has `length` places along an axis.
+///
+/// # Errors
+/// `Shape` when it has more.
+pub fn grown(cache: &Tensor, axis: usize, length: usize) -> Result<Tensor> {
+    let mut more = cache.shape().to_vec();
+    let d = more.get_mut(axis).ok_or_else(|| bad(format!("{:?} has no axis {axis}", cache.shape())))?;
+    *d = length.checked_sub(*d).ok_or_else(|| bad(format!("a cache of {d} places does not fit into {length}")))?;
+    crate::movement::concat(&[cache, &Tensor::zeros(cache.dtype(), &more)?], axis)
+}
+
 /// `cache` with `update` written along an axis, from the place on that each sample (axis 0) names, by default 0. Where `circular`,
 /// places are taken modulo the axis; else what would be written outside is left out.
 ///

@@ -1,6 +1,7 @@
 //! What goes into a run and what comes out: inputs by name or position, outputs through a callback.
 
 use crate::device::{Region, Space};
+use crate::device_tensor::DeviceTensor;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::alloc::Layout;
@@ -19,7 +20,18 @@ use tensor::{DType, Diagnostic, ErrorKind, Result, Tensor, View};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct RunInputs<'a> {
-    pub(crate) items: Vec<(Key<'a>, View<'a>)>,
+    pub(crate) items: Vec<(Key<'a>, Given<'a>)>,
+}
+
+/// What an input is.
+#[derive(Clone, Debug)]
+pub(crate) enum Given<'a> {
+    View(View<'a>),
+    /// Memory of the device, where output `present` goes as well.
+    Shared {
+        tensor: &'a DeviceTensor,
+        present: &'a str,
+    },
 }
 
 /// How an input is named.
@@ -56,8 +68,34 @@ impl<'a> RunInputs<'a> {
         self.push(Key::Index(index), v);
         self
     }
+    /// Adds an input in memory where the run also writes an output: a cache that is updated in place. The output is not asked of the
+    /// [`OutputAllocator`]; afterwards the tensor holds it. Which inputs and outputs may share memory is in the model's metadata
+    /// (`aliases`; `hip-inspect` prints them), and the output must have the input's extents: give a cache that has room for every position.
+    ///
+    /// ```no_run
+    /// use runtime::{Collect, RunInputs, Session};
+    /// use tensor::{DType, Tensor};
+    /// # fn decode(session: &Session, mut id: Tensor, next: impl Fn(&Tensor) -> Tensor) -> tensor::Result<()> {
+    /// let mut key = session.zeros(DType::F32, &[1, 8, 4096, 64])?;
+    /// for n in 1..=16 {
+    ///     let (last, total) = (Tensor::from_i32(&[1], &[n - 1]), Tensor::from_i32(&[], &[n]));
+    ///     let mut inputs = RunInputs::new();
+    ///     inputs.tensor("input_ids", &id).tensor("seqlens_k", &last).tensor("total_sequence_length", &total);
+    ///     inputs.shared("past_key", "present_key", &mut key);
+    ///     let mut outputs = Collect::new();
+    ///     let report = session.run(&inputs, &mut outputs, &Default::default())?;
+    ///     assert_eq!(report.counters.shared_outputs, 1);
+    ///     id = next(&outputs.take("logits").expect("an output that is not shared"));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn shared(&mut self, past: &'a str, present: &'a str, tensor: &'a mut DeviceTensor) -> &mut Self {
+        self.items.push((Key::Name(past), Given::Shared { tensor, present }));
+        self
+    }
     fn push(&mut self, key: Key<'a>, v: View<'a>) {
-        self.items.push((key, v));
+        self.items.push((key, Given::View(v)));
     }
     /// How many.
     pub fn len(&self) -> usize {
@@ -100,7 +138,8 @@ pub struct OutputBuffer {
     pub space: Space,
 }
 
-/// Gives memory for outputs. Called once per output and run, as soon as the output's shape is known, on the thread of the run.
+/// Gives memory for outputs. Called once per output and run, as soon as the output's shape is known, on the thread of the run. Memory
+/// that an input is in may be given where the metadata says that the two may share it (`aliases`) and their extents are equal.
 ///
 /// # Safety
 /// The memory is writable and not used by anything else until the run ends, aligned for the element type.
@@ -120,6 +159,7 @@ pub struct Collect {
 
 #[derive(Debug)]
 struct Collected {
+    name: String,
     dtype: DType,
     shape: SmallVec<[usize; 6]>,
     bytes: HostBytes,
@@ -137,10 +177,20 @@ impl Collect {
     pub fn finish(self) -> Result<Vec<Tensor>> {
         let tensor = |(i, o): (usize, Option<Collected>)| {
             let lost = || Diagnostic::new(ErrorKind::Internal, format!("output {i} was not produced"));
-            let o = o.ok_or_else(lost)?;
-            Tensor::new(o.dtype, &o.shape, Bytes::from_owner(o.bytes))
+            o.ok_or_else(lost)?.tensor()
         };
         self.outputs.into_iter().enumerate().map(tensor).collect()
+    }
+    /// An output of a successful run by its name, once; none that is in the memory of an input.
+    pub fn take(&mut self, name: &str) -> Option<Tensor> {
+        let slot = self.outputs.iter_mut().find(|o| o.as_ref().is_some_and(|o| o.name == name))?;
+        slot.take()?.tensor().ok()
+    }
+}
+
+impl Collected {
+    fn tensor(self) -> Result<Tensor> {
+        Tensor::new(self.dtype, &self.shape, Bytes::from_owner(self.bytes))
     }
 }
 
@@ -153,7 +203,7 @@ unsafe impl OutputAllocator for Collect {
         let mut bytes = HostBytes::zeroed(r.bytes)?;
         let buffer = OutputBuffer { ptr: bytes.as_mut_ptr(), bytes: r.bytes, space: Space::Host };
         if let Some(slot) = self.outputs.get_mut(r.index) {
-            *slot = Some(Collected { dtype: r.dtype, shape: r.shape.into(), bytes });
+            *slot = Some(Collected { name: r.name.into(), dtype: r.dtype, shape: r.shape.into(), bytes });
         }
         Ok(buffer)
     }

@@ -14,7 +14,7 @@ pub struct Counters {
     pub kernel_calls: u64,
     /// Host ops run.
     pub host_ops: u64,
-    /// Copies the program asked for.
+    /// Copies the program asked for, but for those of memory to itself.
     pub copies: u64,
     /// Bytes of those.
     pub copied_bytes: u64,
@@ -26,6 +26,8 @@ pub struct Counters {
     pub pool_growths: u64,
     /// Outputs asked for.
     pub outputs: u64,
+    /// Outputs that were written where an input is.
+    pub shared_outputs: u64,
     /// Inputs that had to be copied: strided, unaligned or in another space.
     pub input_copies: u64,
     /// Outputs that were copied to the caller's memory because the device cannot write there.

@@ -2,10 +2,12 @@
 
 use crate::abi::RunCtx;
 use crate::device::{Buffer, Device, Loaded, Space, Stream};
-use crate::io::{Collect, HostInput, Key, OutputAllocator, RunInputs, contiguous};
+use crate::device_tensor::DeviceTensor;
+use crate::io::{Collect, Given, HostInput, Key, OutputAllocator, RunInputs, contiguous};
 use crate::model::Model;
 use crate::profile::{Counters, Op, Profile, Recorder, Report};
 use crate::run::{Context, InputState, Pool, Run};
+use crate::sharing::{Memory, may_share};
 use crate::table::panic_error;
 use crate::team::{Teams, lock};
 use artifact::Port;
@@ -13,7 +15,7 @@ use kernels::team::Team;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
-use tensor::{Diagnostic, ErrorKind, Result, Tensor, View};
+use tensor::{DType, Diagnostic, ErrorKind, Result, Tensor, View};
 
 /// How a session runs.
 #[derive(Clone, Debug, Default)]
@@ -81,11 +83,28 @@ impl Session {
         &self.model.metadata().outputs
     }
 
+    /// A tensor of zeros in the device's memory, which runs read and write in place: see [`RunInputs::shared`].
+    ///
+    /// # Errors
+    /// `Device` when the device has no memory for it, `Limit` when it has too many bytes.
+    pub fn zeros(&self, dtype: DType, shape: &[usize]) -> Result<DeviceTensor> {
+        DeviceTensor::zeros(&self.device, dtype, shape)
+    }
+
     /// Runs and collects the outputs as tensors.
     ///
     /// # Errors
-    /// As [`Session::run`].
+    /// As [`Session::run`]; `Argument` when an output is in the memory of an input, as then it is no tensor of its own.
     pub fn collect(&self, inputs: &RunInputs<'_>, options: &RunOptions<'_>) -> Result<(Vec<Tensor>, Report)> {
+        let shared = inputs.items.iter().find_map(|(_, g)| match g {
+            Given::Shared { present, .. } => Some(present),
+            Given::View(_) => None,
+        });
+        if let Some(present) = shared {
+            let text = format!("output {present:?} is in the memory of an input and cannot be collected");
+            return Err(Diagnostic::new(ErrorKind::Argument, text)
+                .help("call Session::run with a Collect and take the other outputs from that by name"));
+        }
         let mut outputs = Collect::new();
         let report = self.run(inputs, &mut outputs, options)?;
         Ok((outputs.finish()?, report))
@@ -113,13 +132,14 @@ impl Session {
         options: &RunOptions<'_>,
     ) -> Result<Report> {
         let defaults = self.defaults(inputs)?;
-        let views = self.bind(inputs, &defaults)?;
+        let (bound, shared) = self.bind(inputs, &defaults)?;
+        let _in_use = bound.iter().filter_map(Bound::tensor).map(DeviceTensor::enter).collect::<Result<Vec<_>>>()?;
         let mut context = match lock(&self.idle).pop() {
             Some(c) => c,
             None => self.context()?,
         };
         let team = self.teams.enter(options.threads);
-        let result = self.run_in(&mut context, &views, outputs, options, &team);
+        let result = self.run_in(&mut context, (&bound, shared), outputs, options, &team);
         drop(team);
         lock(&self.idle).push(context);
         result
@@ -140,7 +160,7 @@ impl Session {
     fn run_in(
         &self,
         context: &mut Context,
-        views: &[View<'_>],
+        (bound, shared): (&[Bound<'_>], Vec<Option<usize>>),
         allocator: &mut dyn OutputAllocator,
         options: &RunOptions<'_>,
         team: &dyn Team,
@@ -152,12 +172,25 @@ impl Session {
         let timed = recorder.is_on() && properties.asynchronous;
         let first = if timed { Some((device.record(stream)?, recorder.now_ns())) } else { None };
         // Held until the run ends: inputs that had to be made contiguous.
-        let mut held = Vec::with_capacity(views.len());
-        let mut states = Vec::with_capacity(views.len());
-        for ((v, port), staged) in views.iter().zip(self.inputs()).zip(&mut context.staged_inputs) {
+        let mut held = Vec::with_capacity(bound.len());
+        let mut states = Vec::with_capacity(bound.len());
+        for ((b, port), staged) in bound.iter().zip(self.inputs()).zip(&mut context.staged_inputs) {
             let named = |e: Diagnostic| e.note("input", format!("{:?}", port.name));
+            let dims: Option<_> = b.shape().iter().map(|&d| i64::try_from(d).ok()).collect();
+            let dims = dims.ok_or_else(|| named(Diagnostic::new(ErrorKind::Shape, "an extent beyond 63 bits")))?;
+            let v = match b {
+                Bound::View(v) => v,
+                Bound::Shared(t) => {
+                    let memory = Memory { start: t.addr(), bytes: t.size_bytes(), space: Space::Device };
+                    states.push(InputState { addr: t.addr(), dims, memory });
+                    continue;
+                }
+            };
             let host = contiguous(v).map_err(named)?;
             let mut addr = host.addr();
+            // What the run copies first it does not read in place.
+            let in_place = if let HostInput::InPlace { bytes, .. } = &host { *bytes } else { 0 };
+            let memory = Memory { start: addr, bytes: in_place, space: Space::Host };
             let copied = matches!(host, HostInput::Copied(_));
             if !properties.host_is_device {
                 let n = host.bytes();
@@ -167,9 +200,7 @@ impl Session {
             }
             counters.input_copies += u64::from(copied || !properties.host_is_device);
             held.push(host);
-            let dims: Option<_> = v.shape.iter().map(|&d| i64::try_from(d).ok()).collect();
-            let dims = dims.ok_or_else(|| named(Diagnostic::new(ErrorKind::Shape, "an extent beyond 63 bits")))?;
-            states.push(InputState { addr, dims });
+            states.push(InputState { addr, dims, memory });
         }
         let _lead = if timed { Some(lead(device, stream)?) } else { None };
         context.frame.fill(0);
@@ -184,6 +215,7 @@ impl Session {
             pools: &mut context.pools,
             staged_outputs: &mut context.staged_outputs,
             outputs: (0..self.outputs().len()).map(|_| None).collect(),
+            shared,
             allocator,
             cancel: options.cancel,
             failure: None,
@@ -266,12 +298,18 @@ impl Session {
         ports.map(|(i, p)| if given(i, p) { Ok(None) } else { self.default_input(i) }).collect()
     }
 
-    fn bind<'v>(&self, inputs: &RunInputs<'v>, defaults: &'v [Option<Tensor>]) -> Result<Vec<View<'v>>> {
+    /// The inputs in order, and for each output the input whose memory it goes to.
+    fn bind<'v>(
+        &self,
+        inputs: &RunInputs<'v>,
+        defaults: &'v [Option<Tensor>],
+    ) -> Result<(Vec<Bound<'v>>, Vec<Option<usize>>)> {
         let ports = self.inputs();
         let argument = |text: String| Diagnostic::new(ErrorKind::Argument, text);
         let all = || ports.iter().map(|p| format!("{:?} {}", p.name, p.display())).collect::<Vec<_>>().join(", ");
-        let mut bound: Vec<Option<View<'v>>> = vec![None; ports.len()];
-        for (key, view) in &inputs.items {
+        let mut bound: Vec<Option<Bound<'v>>> = vec![None; ports.len()];
+        let mut shared = vec![None; self.outputs().len()];
+        for (key, given) in &inputs.items {
             let i = match *key {
                 Key::Index(i) => Some(i),
                 Key::Name(n) => ports.iter().position(|p| p.name == n),
@@ -285,13 +323,20 @@ impl Session {
                     .note("inputs", all())
                     .help("use the names or positions of the model's inputs"));
             };
-            if slot.replace(view.clone()).is_some() {
+            let b = match given {
+                Given::View(v) => Bound::View(v.clone()),
+                Given::Shared { tensor, present } => {
+                    self.share(i.unwrap_or(usize::MAX), present, tensor, &mut shared)?;
+                    Bound::Shared(tensor)
+                }
+            };
+            if slot.replace(b).is_some() {
                 let name = i.and_then(|i| ports.get(i)).map_or("", |p| p.name.as_str());
                 return Err(argument(format!("input {name:?} is given twice")).help("leave one of the two out"));
             }
         }
         for (slot, default) in bound.iter_mut().zip(defaults) {
-            *slot = slot.take().or_else(|| default.as_ref().map(Tensor::view));
+            *slot = slot.take().or_else(|| default.as_ref().map(|t| Bound::View(t.view())));
         }
         let missing: Vec<String> = bound
             .iter()
@@ -303,12 +348,29 @@ impl Session {
             let e = argument(format!("missing input {}", missing.join(", ")));
             return Err(e.help("every input of the model without a default needs a tensor"));
         }
-        let mut views = Vec::with_capacity(ports.len());
-        for (v, p) in bound.into_iter().flatten().zip(ports) {
-            check_input(&v, p)?;
-            views.push(v);
+        let bound: Vec<Bound<'v>> = bound.into_iter().flatten().collect();
+        bound.iter().zip(ports).try_for_each(|(b, p)| check_input(b.dtype(), b.shape(), p))?;
+        Ok((bound, shared))
+    }
+
+    /// Notes that output `present` goes to the memory of input `i`.
+    fn share(&self, i: usize, present: &str, tensor: &DeviceTensor, shared: &mut [Option<usize>]) -> Result<()> {
+        let argument = |text: String| Diagnostic::new(ErrorKind::Argument, text);
+        let Some(o) = self.outputs().iter().position(|p| p.name == present) else {
+            let names: Vec<&str> = self.outputs().iter().map(|p| p.name.as_str()).collect();
+            return Err(argument(format!("the model has no output {present:?}"))
+                .help(format!("its outputs are {}", names.join(", "))));
+        };
+        if tensor.device().identity() != self.device.identity() {
+            return Err(argument(format!("{tensor:?} is in the memory of another device than the session's"))
+                .help("make it with Session::zeros of this session"));
         }
-        Ok(views)
+        may_share(self.model.metadata(), i, o)?;
+        match shared.get_mut(o).and_then(|s| s.replace(i)) {
+            Some(_) => Err(argument(format!("output {present:?} goes to the memory of two inputs"))
+                .help("give each input that is shared an output of its own")),
+            None => Ok(()),
+        }
     }
 
     /// Bytes of pools that idle contexts hold.
@@ -353,25 +415,53 @@ fn lead(device: &Arc<dyn Device>, stream: Stream) -> Result<Buffer> {
     Ok(scratch)
 }
 
-fn check_input(v: &View<'_>, p: &Port) -> Result<()> {
+/// An input as it is given.
+#[derive(Clone)]
+enum Bound<'v> {
+    View(View<'v>),
+    Shared(&'v DeviceTensor),
+}
+
+impl<'v> Bound<'v> {
+    fn dtype(&self) -> DType {
+        match self {
+            Bound::View(v) => v.dtype,
+            Bound::Shared(t) => t.dtype(),
+        }
+    }
+    fn shape(&self) -> &[usize] {
+        match self {
+            Bound::View(v) => &v.shape,
+            Bound::Shared(t) => t.shape(),
+        }
+    }
+    fn tensor(&self) -> Option<&'v DeviceTensor> {
+        match self {
+            Bound::View(_) => None,
+            Bound::Shared(t) => Some(t),
+        }
+    }
+}
+
+fn check_input(dtype: DType, shape: &[usize], p: &Port) -> Result<()> {
     let want = p.dtype()?;
     let fail = |kind, text: String| {
         Err(Diagnostic::new(kind, text)
             .note("expected", p.display())
-            .note("got", format!("{}{:?}", v.dtype, v.shape.as_slice()))
+            .note("got", format!("{}{:?}", dtype, shape))
             .help("give the input as the model declares it; names stand for extents of any size"))
     };
-    if v.dtype != want {
-        return fail(ErrorKind::Type, format!("input {:?} is {} but {want} is needed", p.name, v.dtype));
+    if dtype != want {
+        return fail(ErrorKind::Type, format!("input {:?} is {} but {want} is needed", p.name, dtype));
     }
     if want.bits() == 0 {
         return fail(ErrorKind::Unsupported, format!("input {:?} holds strings, which no device takes", p.name));
     }
-    if v.shape.len() != p.rank() {
-        let text = format!("input {:?} has {} axes but {} are needed", p.name, v.shape.len(), p.rank());
+    if shape.len() != p.rank() {
+        let text = format!("input {:?} has {} axes but {} are needed", p.name, shape.len(), p.rank());
         return fail(ErrorKind::Shape, text);
     }
-    for (axis, &d) in v.shape.iter().enumerate() {
+    for (axis, &d) in shape.iter().enumerate() {
         if let Some(f) = p.fixed_dim(axis)
             && usize::try_from(f).ok() != Some(d)
         {

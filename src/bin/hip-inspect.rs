@@ -3,6 +3,7 @@
 
 use clap::Parser;
 use hip_ep::artifact::{Kind, Source};
+use hip_ep::tool::memory::{Extents, Need};
 use hip_ep::{CompiledModel, Diagnostic, ErrorKind, Result};
 use hip_ep::{say, tool};
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ struct Cli {
     /// Print the metadata as JSON.
     #[arg(long)]
     json: bool,
-    /// Peak bytes of each pool at given sizes: `batch=8,seq=512`.
+    /// Bytes that a run takes at given sizes, `batch=8,seq=512`: of each pool at its peak, of inputs and of outputs.
     #[arg(long, value_name = "SYMBOL=SIZE,…", num_args = 0..=1, default_missing_value = "")]
     memory: Option<String>,
     /// Check the hashes of every section and constant.
@@ -107,6 +108,9 @@ fn run(cli: &Cli) -> Result<bool> {
         .map(|c| c.bytes)
         .sum();
     let size = if total < 1_000_000 { format!("{total} bytes") } else { format!("{:.1} MB", total as f64 / 1e6) };
+    for (past, present) in tool::caches::pairs(m) {
+        say!("shares      {} with {}", past.name, present.name);
+    }
     say!("constants   {} of {size}", m.constants.len());
     let n = |kind: &str| m.kernels.iter().filter(|k| k.kind == kind).count();
     let called: Vec<&str> = m.kernels.iter().filter(|k| k.id.is_some()).map(|k| k.name.as_str()).collect();
@@ -157,35 +161,26 @@ fn gpu(label: &str, code: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Evaluates the pools' peak expressions.
+/// Evaluates the pools' peak expressions, and what the caller holds.
 fn memory(m: &hip_ep::artifact::Metadata, at: &str) -> Result<bool> {
-    use hip_ep::tensor::dims::{DimPool, Origin};
-    let mut pool = DimPool::new();
-    for s in &m.symbols {
-        pool.symbol(&s.name, Origin::Unknown);
-    }
-    let mut sizes = std::collections::BTreeMap::new();
-    for part in at.split(',').filter(|p| !p.is_empty()) {
-        let (name, n) = tool::named(part)?;
-        let bad = || {
-            Diagnostic::new(ErrorKind::Argument, format!("{part:?} is not SYMBOL=SIZE"))
-                .help("a size is a number of elements, 0 or more: --memory batch=8")
-        };
-        let sym = pool.find_symbol(name).ok_or_else(|| {
-            let names: Vec<&str> = m.symbols.iter().map(|s| s.name.as_str()).collect();
-            Diagnostic::new(ErrorKind::Argument, format!("the model has no dim {name:?}"))
-                .help(format!("its dims are {}", names.join(", ")))
-        })?;
-        let size = n.parse::<i64>().ok().filter(|&n| n >= 0).ok_or_else(bad)?;
-        sizes.insert(sym, size);
-    }
+    let extents = Extents::parse(m, at)?;
     for (i, d) in m.domains.iter().enumerate() {
         let space = ["device", "host", "host-mapped"].get(d.space as usize).unwrap_or(&"?");
-        let value = hip_ep::lower::plan::eval_peak(&pool, &d.peak, &|s| sizes.get(&s).copied());
-        match value {
+        match extents.eval(&d.peak) {
             Ok(bytes) => say!("pool {i} ({space}): {bytes} bytes = {}", d.peak),
             Err(e) => say!("pool {i} ({space}): {} ({})", d.peak, e.message()),
         }
+    }
+    match Need::at(m, &extents) {
+        Ok(n) => {
+            say!("inputs: {} bytes", n.inputs);
+            say!("outputs: {} bytes", n.outputs);
+            say!("a run: {} bytes, weights aside", n.total());
+            if n.shared > 0 {
+                say!("a run with outputs in the memory of inputs: {} bytes", n.in_place());
+            }
+        }
+        Err(e) => say!("a run: {}", e.message()),
     }
     Ok(true)
 }

@@ -2,14 +2,17 @@
 #![deny(clippy::print_stdout)] // `say!` does not panic
 
 use clap::Parser;
+use hip_ep::artifact::Port;
+use hip_ep::runtime::Report;
 use hip_ep::say;
 use hip_ep::tensor::compare::{Tolerance, compare};
 use hip_ep::tool;
+use hip_ep::tool::caches::Caches;
 use hip_ep::tool::data::{self, DataSet};
 use hip_ep::tool::verdict;
 use hip_ep::{
-    CompileOptions, Compiler, DeviceKind, Diagnostic, ErrorKind, Hooks, Result, RunInputs, RunOptions, SessionOptions,
-    Target, Tensor,
+    Collect, CompileOptions, Compiler, DeviceKind, Diagnostic, ErrorKind, Hooks, Result, RunInputs, RunOptions,
+    Session, SessionOptions, Target, Tensor,
 };
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -43,6 +46,10 @@ struct Cli {
     /// Run only the interpreter and write its outputs into each --data-dir as exact_N.pb: `hip-test` then compares with them as well.
     #[arg(long, requires = "data_dir")]
     write_exact: bool,
+    /// Give every output that may be in the memory of an input that input's memory: caches are updated in place. The line `shared` says
+    /// what was copied of them.
+    #[arg(long)]
+    share: bool,
     /// cpu, hip (the first GPU), hip:N, guard or null.
     #[arg(long, default_value = "cpu")]
     device: String,
@@ -112,14 +119,26 @@ fn run(cli: &Cli) -> Result<bool> {
         let inputs = RunInputs::in_order(&tensors);
         let mut ro = RunOptions::default();
         ro.profile = cli.profile || cli.trace.is_some();
-        let (outputs, report) = session.collect(&inputs, &ro)?;
+        let named: Vec<(String, Tensor)> = ports.iter().map(|n| n.to_string()).zip(tensors.iter().cloned()).collect();
+        let mut caches = cli.share.then(|| Caches::new(&session, &named, 0)).transpose()?;
+        let mut run = |o: &RunOptions<'_>| match &mut caches {
+            None => collect(&session, &inputs, o),
+            Some(c) => in_place(&session, &named, c, o),
+        };
+        let (mut collected, report) = run(&ro)?;
         let mut times: Vec<f64> = Vec::new();
         for _ in 0..cli.repeat {
             let t = Instant::now();
-            session.collect(&inputs, &RunOptions::default())?;
+            run(&RunOptions::default())?;
             times.push(t.elapsed().as_secs_f64() * 1e6);
         }
         times.sort_by(f64::total_cmp);
+        let lost = |name: &str| Diagnostic::new(ErrorKind::Internal, format!("output {name:?} was not produced"));
+        let output = |p: &Port| match caches.as_ref().map(|c| c.read(&p.name)).transpose()?.flatten() {
+            Some(t) => Ok(t),
+            None => collected.take(&p.name).ok_or_else(|| lost(&p.name)),
+        };
+        let outputs: Vec<Tensor> = session.outputs().iter().map(output).collect::<Result<_>>()?;
         let names: Vec<String> = session.outputs().iter().map(|p| p.name.clone()).collect();
         for (i, (name, want)) in set.outputs.iter().enumerate() {
             let at = names.iter().position(|n| n == name).unwrap_or(i);
@@ -158,6 +177,10 @@ fn run(cli: &Cli) -> Result<bool> {
         for (name, t) in names.iter().zip(&outputs) {
             say!("{name}: {t:?}");
         }
+        if cli.share {
+            let c = &report.counters;
+            say!("shared {} outputs, {} bytes copied in {} copies", c.shared_outputs, c.copied_bytes, c.copies);
+        }
         if let Some(t) = median {
             say!("median {t:.0} µs over {} runs", times.len());
         }
@@ -184,6 +207,28 @@ fn run(cli: &Cli) -> Result<bool> {
         }
     }
     Ok(problems.is_empty())
+}
+
+/// A run whose outputs are in memory of their own.
+fn collect(session: &Session, inputs: &RunInputs<'_>, options: &RunOptions<'_>) -> Result<(Collect, Report)> {
+    let mut collected = Collect::new();
+    let report = session.run(inputs, &mut collected, options)?;
+    Ok((collected, report))
+}
+
+/// A run whose caches are in one place.
+fn in_place(
+    session: &Session,
+    inputs: &[(String, Tensor)],
+    caches: &mut Caches,
+    options: &RunOptions<'_>,
+) -> Result<(Collect, Report)> {
+    let mut given = RunInputs::new();
+    for (name, t) in inputs.iter().filter(|(n, _)| !caches.has(n)) {
+        given.tensor(name, t);
+    }
+    caches.bind(&mut given);
+    collect(session, &given, options)
 }
 
 /// The model as the interpreter takes it: with types, which say what loops without an iteration give.

@@ -45,7 +45,7 @@ impl Bench {
 pub fn counters(c: &Counters) -> Value {
     json!({
         "launches": c.launches, "kernel_calls": c.kernel_calls, "host_ops": c.host_ops, "copies": c.copies, "copied_bytes": c.copied_bytes,
-        "syncs": c.syncs, "stores": c.stores, "pool_growths": c.pool_growths, "outputs": c.outputs, "input_copies": c.input_copies,
+        "syncs": c.syncs, "stores": c.stores, "pool_growths": c.pool_growths, "outputs": c.outputs, "shared_outputs": c.shared_outputs, "input_copies": c.input_copies,
         "output_copies": c.output_copies, "constant_copies": c.constant_copies,
     })
 }

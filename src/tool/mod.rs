@@ -2,7 +2,9 @@
 //! feature `tools`.
 
 pub mod bench;
+pub mod caches;
 pub mod data;
+pub mod memory;
 pub mod pools;
 pub mod sabotage;
 pub mod verdict;

@@ -3,6 +3,7 @@
 mod almost;
 mod bitcode;
 mod branches;
+mod caches;
 mod cases;
 mod constants;
 mod determinism;

@@ -1,5 +1,6 @@
 //! What callers get as outputs, and how memory for them is asked for.
 
+use super::caches::{compiled, model, refused, scatter};
 use super::kit::*;
 use hip_ep::runtime::device::Space;
 use hip_ep::tensor::{Diagnostic, ErrorKind};
@@ -162,4 +163,64 @@ fn loops_may_change_shapes_and_may_not_run_at_all() {
         cases.push(vec![Tensor::from_i64(&[], &[trips]), random(n as u64 + 1, &[n, 2])]);
     }
     check(&doubling(), &cases);
+}
+
+/// Memory given by address.
+struct At(Vec<(usize, usize)>);
+
+// SAFETY: the tests below give memory that they own and that nothing else reads meanwhile, or that the run refuses.
+#[allow(unsafe_code)]
+unsafe impl OutputAllocator for At {
+    fn allocate(&mut self, r: &OutputRequest<'_>) -> hip_ep::Result<OutputBuffer> {
+        let (start, bytes) = self.0[r.index];
+        Ok(OutputBuffer { ptr: std::ptr::with_exposed_provenance_mut(start), bytes, space: Space::Host })
+    }
+}
+
+#[test]
+fn memory_that_meets_other_memory_is_refused() {
+    let m = compiled(scatter("linear"), 24);
+    for device in [DeviceKind::Cpu, DeviceKind::Guard] {
+        let s = session(&m, device);
+        let (past, new, at) = (random(3, &[1, 2, 4, 3]), random(4, &[1, 2, 4, 3]), Tensor::from_i64(&[1], &[1]));
+        let start = |t: &Tensor| t.bytes().as_ptr().expose_provenance();
+        let mut own = vec![0f32; 64];
+        let free = own.as_mut_ptr().expose_provenance();
+        let run = |outs: Vec<(usize, usize)>| {
+            let mut r = RunInputs::new();
+            r.tensor("past", &past).tensor("new", &new).tensor("at", &at);
+            s.run(&r, &mut At(outs), &Default::default())
+        };
+        refused(
+            run(vec![(start(&new), 96), (free, 24)]),
+            &["\"present\" cannot be in the memory of input \"new\"", "past"],
+        );
+        refused(run(vec![(free, 96), (start(&past), 24)]), &["\"sum\" cannot be in the memory of input \"past\""]);
+        refused(run(vec![(start(&past) - 12, 96), (free, 24)]), &["begins 12 bytes from that of input \"past\""]);
+        refused(run(vec![(free, 96), (free + 92, 24)]), &["\"sum\" overlaps that of output \"present\""]);
+        run(vec![(free, 96), (free + 96, 24)]).unwrap_or_else(|e| panic!("{e}"));
+    }
+}
+
+#[test]
+fn an_allocator_may_give_the_memory_of_the_past() {
+    let m = compiled(scatter("linear"), 24);
+    let s = session(&m, DeviceKind::Cpu);
+    let mut memory = noise(5, 24);
+    let start = memory.as_mut_ptr().expose_provenance();
+    let mut sum = vec![0f32; 6];
+    #[allow(unsafe_code)]
+    // SAFETY: the bytes of `memory`, which lives on and is touched by nothing else until the run has ended.
+    let bytes =
+        bytes::Bytes::from_static(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(start), 96) });
+    let past = Tensor::new(DType::F32, &[1, 2, 4, 3], bytes).expect("a tensor");
+    let (new, at) = (random(6, &[1, 2, 1, 3]), Tensor::from_i64(&[1], &[2]));
+    let copy = Tensor::from_f32(&[1, 2, 4, 3], &memory);
+    let want = interpret(&model(scatter("linear"), 24), &[copy, new.clone(), at.clone()]);
+    let mut r = RunInputs::new();
+    r.tensor("past", &past).tensor("new", &new).tensor("at", &at);
+    let mut outs = At(vec![(start, 96), (sum.as_mut_ptr().expose_provenance(), 24)]);
+    let c = s.run(&r, &mut outs, &Default::default()).unwrap_or_else(|e| panic!("{e}")).counters;
+    assert_eq!((c.shared_outputs, c.copied_bytes), (1, 0));
+    assert_close(&[Tensor::from_f32(&[1, 2, 4, 3], &memory), Tensor::from_f32(&[1, 2, 3], &sum)], &want, "in place");
 }

@@ -4,7 +4,8 @@
 //! with the interpreter alone.
 //!
 //! Decoders with a cache also decode greedily, in onnxruntime and from the one artifact: the prompt, then a token at a time. In f32 the
-//! tokens must be the same. A graph that is not there has not passed.
+//! tokens must be the same. With `--shared` those whose caches are updated in place decode once more, each cache in one place with room
+//! for all tokens: the tokens must be those of the other decoding, and no byte of a cache copied. A graph that is not there has not passed.
 
 use crate::measure::{both_runs, compiler, data, interpret, judge, once, script, test, tool};
 use crate::models::Model;
@@ -28,6 +29,9 @@ pub struct Args {
     /// Tokens that a decoder decodes; 0 leaves decoding out.
     #[arg(long, default_value_t = 16)]
     tokens: u32,
+    /// Also decode with each cache in one place, where the model updates it: past and present share memory.
+    #[arg(long)]
+    shared: bool,
     /// Print one JSON document instead of a table.
     #[arg(long)]
     json: bool,
@@ -200,7 +204,13 @@ fn is_decoder(m: &Model) -> bool {
 /// Decodes from the artifact. How many tokens are as the peer's, and what is wrong.
 fn decode(args: &Args, bin: &Path, artifact: &Path, start: &Path, peer: &Value) -> Result<(String, Option<String>)> {
     let program = bin.join("examples").join("decode");
-    let got = tool(Command::new(program).args([artifact, start]).arg(args.tokens.to_string()))?;
+    let run =
+        |extra: &[&str]| tool(Command::new(&program).args([artifact, start]).arg(args.tokens.to_string()).args(extra));
+    let got = run(&[])?;
+    let n_shared = if args.shared { aliases(bin, artifact)? } else { 0 };
+    let in_place = if n_shared > 0 { Some(run(&["shared"])?) } else { None };
+    let wrong = in_place.and_then(|s| not_in_place(&got, &s, n_shared));
+    let shared = if args.shared { format!(", {n_shared} caches in place") } else { String::new() };
     let list = |v: &Value| -> Vec<(i64, f64)> {
         let items = |key: &str| v[key].as_array().cloned().unwrap_or_default().into_iter();
         let pairs = items("tokens").zip(items("logits"));
@@ -208,13 +218,34 @@ fn decode(args: &Args, bin: &Path, artifact: &Path, start: &Path, peer: &Value) 
     };
     let (got, want) = (list(&got), list(peer));
     if want.is_empty() {
-        return Ok((format!("{}, not compared", got.len()), None));
+        return Ok((format!("{}, not compared{shared}", got.len()), wrong));
     }
     let is_same = |(a, b): &(&(i64, f64), &(i64, f64))| a.0 == b.0 && (a.1 - b.1).abs() <= LOGIT * b.1.abs().max(1.0);
     let same = got.iter().zip(&want).take_while(is_same).count();
-    let wrong = peer["dtype"] == "float32" && same < want.len();
-    let problem = wrong.then(|| format!("decoding: step {same} gives {:?}, expected {:?}", got.get(same), want[same]));
-    Ok((format!("{same} of {}", want.len()), problem))
+    let differs = peer["dtype"] == "float32" && same < want.len();
+    let problem =
+        differs.then(|| format!("decoding: step {same} gives {:?}, expected {:?}", got.get(same), want[same]));
+    Ok((format!("{same} of {}{shared}", want.len()), problem.or(wrong)))
+}
+
+/// How many inputs may share memory with an output.
+fn aliases(bin: &Path, artifact: &Path) -> Result<usize> {
+    let about = tool(Command::new(bin.join("hip-inspect")).arg(artifact).arg("--json"))?;
+    Ok(about["aliases"].as_array().map_or(0, Vec::len))
+}
+
+/// What is wrong with a decoding in place: other tokens than with memory of their own, or bytes of caches copied.
+fn not_in_place(apart: &Value, shared: &Value, n: usize) -> Option<String> {
+    let c = &shared["counters"];
+    if shared["tokens"] != apart["tokens"] {
+        return Some(format!("decoding in place gives other tokens: {}", shared["tokens"]));
+    }
+    if shared["shared"] != n || c["shared_outputs"] != n {
+        return Some(format!("{} of {n} caches are in place", c["shared_outputs"]));
+    }
+    let [own, all] = [&shared["counters"], &apart["counters"]].map(|c| c["copied_bytes"].as_u64().unwrap_or(u64::MAX));
+    // What is copied besides caches is copied in both; apart, caches grow.
+    (own > all).then(|| format!("{own} bytes are copied in place, {all} with memory of their own"))
 }
 
 fn line(name: &str, r: &Value) -> String {

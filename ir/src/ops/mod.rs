@@ -8,6 +8,7 @@ pub mod batch;
 pub mod blocks;
 mod bounds;
 pub mod broadcast;
+pub mod cache;
 pub mod cast;
 pub mod contrib;
 pub mod control;
@@ -75,6 +76,7 @@ static FAMILIES: &[&[OpDef]] = &[
     loss::ROWS,
     attention::ROWS,
     rotary::ROWS,
+    cache::ROWS,
     contrib::attention::ROWS,
     contrib::bias::ROWS,
     contrib::embed::ROWS,

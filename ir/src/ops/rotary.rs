@@ -1,7 +1,7 @@
-//! Rows of what surrounds attention in a decoder: rotary positions, caches of keys and values.
+//! Rotary positions of decoders.
 
 use super::loops::{Builder, outer};
-use super::row::{FLOATS, PLAIN, ROW, same_type_as_0};
+use super::row::{FLOATS, ROW, same_type_as_0};
 use crate::lowering::{Candidate, NodeCtx, Plan};
 use crate::nest::{BinOp, Coord, ExprId, Nest, Term, UnOp};
 use crate::op::{AttrKind, HIP_DOMAIN, InferCtx, OpDef, RefCtx, Tol, attr, opt, req};
@@ -9,7 +9,7 @@ use crate::ty::Shape;
 use reference::attention as r;
 use tensor::DType::*;
 use tensor::dims::Proof;
-use tensor::{DType, DimId, DimPool, ErrorKind, Result};
+use tensor::{DimId, DimPool, ErrorKind, Result};
 
 fn heads_of(c: &RefCtx) -> Option<usize> {
     c.attrs.int(0).and_then(|n| usize::try_from(n).ok())
@@ -183,71 +183,6 @@ fn rotate_loops(c: &mut NodeCtx) -> Plan<Nest> {
     Ok(b.store(y))
 }
 
-fn is_circular(c: &crate::attrs::Attrs) -> Option<bool> {
-    match c.str(0) {
-        Some("linear") | None => Some(false),
-        Some("circular") => Some(true),
-        _ => None,
-    }
-}
-
-fn infer_scatter(c: &mut InferCtx) -> Result<()> {
-    if is_circular(c.attrs).is_none() {
-        let text = format!("TensorScatter: mode {:?} is neither linear nor circular", c.attrs.str(0));
-        return Err(c.error(ErrorKind::Unsupported, text));
-    }
-    let (Some(x), Some(u)) = (c.shape(0), c.shape(1)) else { return same_type_as_0(c) };
-    let axis = c.axis(c.attrs.int(1).unwrap_or(-2), x.len())?;
-    if axis == 0 || u.len() != x.len() {
-        let text = "TensorScatter: update has the rank of past_cache, and the axis is not that of the batch";
-        return Err(c.error(ErrorKind::Shape, text));
-    }
-    for i in (0..x.len()).filter(|&i| i != axis) {
-        c.require_eq(x[i], u[i], "update and past_cache differ along the axis alone")?;
-    }
-    let why = "TensorScatter: an update is not longer than the cache".to_string();
-    match c.dims.prove_le(u[axis], x[axis]) {
-        Proof::Yes => {}
-        Proof::No => return Err(c.error(ErrorKind::Shape, why)),
-        Proof::Unknown => {
-            let (lhs, rhs, rel) = (u[axis], x[axis], crate::graph::Rel::Le);
-            c.guards.push(crate::graph::Guard { lhs, rel, rhs, why, node: c.path.into() });
-        }
-    }
-    if let Some(w) = c.shape(2) {
-        let what = "write_indices has one element per sample";
-        match *w.as_slice() {
-            [n] => c.require_eq(n, x[0], what)?,
-            _ => return Err(c.error(ErrorKind::Shape, format!("TensorScatter: {what}"))),
-        }
-    }
-    same_type_as_0(c)
-}
-
-/// A point per element of the cache: the update's where one is written there.
-fn scatter_loops(c: &mut NodeCtx) -> Plan<Nest> {
-    let (x, u) = (c.need(0)?, c.need(1)?);
-    let axis = super::split::axis_of(c.attrs.int(1).unwrap_or(-2), x.shape.len())?;
-    let circular = is_circular(c.attrs).ok_or("an unknown mode")?;
-    let mut b = Builder::over_result(c)?;
-    let mut at: Vec<Coord> = (0..x.shape.len()).map(|i| b.along(outer(i))).collect();
-    let past = b.load(0, at.clone())?;
-    let mut place = b.outer(axis);
-    if b.c.has(2) {
-        let sample = b.along(outer(0));
-        let from = b.load(2, [sample])?;
-        place = b.bin(BinOp::Sub, place, from);
-    }
-    if circular {
-        let n = b.dim(x.shape[axis]);
-        place = b.bin(BinOp::Mod, place, n);
-    }
-    let written = b.within(place, u.shape[axis], true, true);
-    at[axis] = b.computed(place);
-    let y = b.load_if(1, at, written, past)?;
-    Ok(b.store(y))
-}
-
 /// The rows.
 pub static ROWS: &[OpDef] = &[
     // Pairs (a, b) of a head's elements become (a·cos - b·sin, a·sin + b·cos) by the position. Positions out of range are treated as
@@ -302,32 +237,4 @@ pub static ROWS: &[OpDef] = &[
         cases: &["[2,3,6]", "[4] interleaved=1", "f16[2,2]", "[2,0]", "[3,4] interleaved=1"],
         ..ROW
     },
-    // present_cache = past_cache with update written along the axis from write_indices[sample] on. What would be written outside is left
-    // out where the mode is linear
-    OpDef {
-        name: "TensorScatter",
-        since: 24,
-        inputs: &[req("past_cache", "T"), req("update", "T"), opt("write_indices", "I")],
-        outputs: &[req("present_cache", "T")],
-        attrs: &[attr("mode", AttrKind::Str("linear")), attr("axis", AttrKind::Int(-2))],
-        dtypes: &[("T", PLAIN), ("I", INDICES)],
-        infer: infer_scatter,
-        reference: Some(|c| {
-            let x = c.input(0)?;
-            let axis = c.attrs.int(1).unwrap_or(-2);
-            let axis = if axis < 0 { axis + x.shape().len() as i64 } else { axis };
-            let circular = is_circular(c.attrs) == Some(true);
-            let axis = usize::try_from(axis).unwrap_or(0);
-            Ok(vec![r::tensor_scatter(x, c.input(1)?, c.opt(2), axis, circular)?])
-        }),
-        lower: &[Candidate::Loops(scatter_loops)],
-        cases: &[
-            "[2,3,5,4];[2,3,2,4]",
-            "[2,3,5,4];[2,3,2,4];i64[2]{3,1}",
-            "[3,5,2];[3,4,2];i64[3]{4,-1,7} mode=circular axis=1",
-        ],
-        ..ROW
-    },
 ];
-
-const INDICES: &[DType] = &[I64];

@@ -14,7 +14,7 @@ use crate::cases::{self, Case, Random};
 use crate::consts::{Const, ConstId};
 use crate::graph::{Guard, Module, Onnx};
 use crate::lowering::{Candidate, NodeCtx, Operand, Part, ViewOp, build_pointwise};
-use crate::nest::Nest;
+use crate::nest::{Expr, Nest};
 use crate::nest_eval;
 use crate::op::{InferCtx, InferIn, OpDef, RefCtx, Registry, Tol};
 use crate::ty::{Shape, Type};
@@ -239,6 +239,12 @@ fn check(def: &OpDef, case: &Case, types: &BTreeMap<&str, DType>, extents: Exten
                 moved = true;
                 continue;
             }
+            Candidate::Update(f) => {
+                let got = updated(f(&mut ctx), &dims, &env, &tensors, &results[0])?;
+                near(&got, &results[0], Tol::Exact).map_err(|e| format!("update: {e}"))?;
+                compared += 1;
+                continue;
+            }
             Candidate::Expand(_) => {
                 let got = expanded(def, case, &tensors, extents).map_err(|e| format!("expanded: {e}"))?;
                 for (i, (got, want)) in got.iter().zip(&results).enumerate() {
@@ -274,6 +280,27 @@ fn check(def: &OpDef, case: &Case, types: &BTreeMap<&str, DType>, extents: Exten
         return Err(format!("every candidate refuses: {refusals:?}"));
     }
     Ok(compared)
+}
+
+/// Operand 0 in the place of the result, with what the nest of an update stores.
+fn updated(
+    nest: crate::lowering::Plan<Nest>,
+    dims: &DimPool,
+    env: &impl Fn(SymId) -> Option<i64>,
+    tensors: &[Option<Tensor>],
+    like: &Tensor,
+) -> Result<Tensor, String> {
+    let nest = nest.map_err(|r| r.0)?;
+    let past = tensors[0].as_ref().ok_or("an update of nothing")?;
+    let axis = (0..like.shape().len()).find(|&a| past.shape()[a] != like.shape()[a]).unwrap_or(0);
+    let held = reference::attention::grown(past, axis, like.shape()[axis]).map_err(|e| e.to_string())?;
+    let loads_past = |e: &Expr| matches!(e, Expr::Load(a) | Expr::LoadIf { access: a, .. } if a.operand == 0);
+    if nest.exprs.iter().any(loads_past) {
+        return Err("an update loads the past, which need no longer be there".into());
+    }
+    let mut buffers: Vec<Tensor> = tensors.iter().flatten().cloned().chain([held]).collect();
+    nest_eval::eval_buffers(&nest, dims, env, &mut buffers).map_err(|e| format!("{e}\n{nest:?}"))?;
+    Ok(buffers.pop().unwrap_or_else(|| past.clone()))
 }
 
 /// What the operators compute that a node is expanded to.

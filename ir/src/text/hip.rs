@@ -92,6 +92,8 @@ impl TextDialect for Hip {
                 format!("host_call {}-{}{}{attrs}", def.full_name(), def.since, arrow(count(*n_reads)))
             }
             HipOp::Copy => format!("copy{}", arrow(1)),
+            HipOp::Carry => format!("carry{}", arrow(1)),
+            HipOp::Reuse => format!("reuse{}", arrow(1)),
             HipOp::StoreDims(ds) => format!("store_dims [{}]{}", dims_list(ds, dims), arrow(0)),
             HipOp::Readback { sym, index, max } => {
                 format!("readback {}({index}) max({}){}", print::symbol(dims, *sym), dims.display(*max), arrow(1))
@@ -210,6 +212,14 @@ impl TextDialect for Hip {
             "copy" => {
                 arrow(c, &mut ins)?;
                 HipOp::Copy
+            }
+            "carry" => {
+                arrow(c, &mut ins)?;
+                HipOp::Carry
+            }
+            "reuse" => {
+                arrow(c, &mut ins)?;
+                HipOp::Reuse
             }
             "store_dims" => {
                 let ds = c.dims("[", "]", &mut m.dims)?;

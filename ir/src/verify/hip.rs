@@ -64,7 +64,7 @@ fn n_reads(n: &NodeData<Hip>) -> usize {
         HipOp::Launch(nest) => nest.operands.iter().take_while(|p| !p.written).count().min(n.ins.len()),
         HipOp::Call(c) => count(c.n_reads),
         HipOp::HostCall { n_reads, .. } => count(*n_reads),
-        HipOp::Copy => count(1),
+        HipOp::Copy | HipOp::Carry | HipOp::Reuse => count(1),
         HipOp::StoreDims(_) => 0,
         _ => n.ins.len(),
     }
@@ -127,6 +127,17 @@ fn operation(m: &Module<Hip>, g: &Graph<Hip>, n: &NodeData<Hip>, dims: &mut DimP
             }
             match a.shape.iter().zip(&b.shape).any(|(&x, &y)| dims.prove_eq(x, y) == Proof::No) {
                 true => Err(broken("a copy between different extents")),
+                false => Ok(()),
+            }
+        }
+        HipOp::Carry | HipOp::Reuse => {
+            counts(2, 0)?;
+            let (a, b) = (present(0)?.clone(), present(1)?.clone());
+            if a.dtype != b.dtype || a.shape.len() != b.shape.len() {
+                return Err(broken("operand 1 is of another type than operand 0"));
+            }
+            match a.shape.iter().zip(&b.shape).any(|(&x, &y)| dims.prove_le(x, y) == Proof::No) {
+                true => Err(broken("operand 1 is shorter than operand 0")),
                 false => Ok(()),
             }
         }

@@ -152,6 +152,8 @@ graph(%v0 "x" : f32[b, 8], %v1 : bool[] mapped) {
   }  ; /softmax
   host_call Softmax-13 %v3 -> %v5 {axis = 0}
   copy %v0 -> %v3
+  carry %v0 -> %v5
+  reuse %v0 -> %v5
   %v6 = alloc : i64[2] mapped
   store_dims [b, 8*b] -> %v6
   readback n(1) max(8*b) %v6

@@ -154,3 +154,31 @@ fn nest_rules() {
     hip("launch %v4 -> %v5", "launch %v5 -> %v5", "p0 and p1 are one buffer, and points touch what is not their own");
     hip("p0 : f32[3, 8]", "p0 : f16[3, 8]", "operand 0 is f32 but the nest's p0 is f16");
 }
+
+/// Pairs of a module that carries its first input into its output, with other nodes before and after.
+#[track_caller]
+fn shares(before: &str, after: &str, expected: &[(u32, u32)]) {
+    for op in ["carry", "reuse"] {
+        let text = format!(
+            "hip module \"m\"\ndim b : input(0, 0)\n\ngraph(%v0 \"past\" : f32[b, 8], %v1 \"x\" : f32[b, 8], %v2 : bool[]) {{\n  \
+             %v3 = output(0) : f32[b, 8]\n  %v4 = alloc : f32[b, 8]\n{before}  {op} %v0 -> %v3\n  copy %v1 -> %v3\n{after}  \
+             return %v3 \"present\"\n}}\n"
+        );
+        let m = parse_hip(&text, &registry()).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        assert_eq!(ir::hip::aliases(&m), expected, "{text}");
+    }
+}
+
+#[test]
+fn memory_is_shared_where_the_past_is_read_before() {
+    shares("", "", &[(0, 0)]);
+    shares("  copy %v0 -> %v4\n", "  copy %v3 -> %v4\n", &[(0, 0)]);
+    shares("", "  copy %v0 -> %v4\n", &[]);
+    shares("", "  %v5 = view %v0 offset(0) : f32[8, b]\n  host_call Softmax-13 %v5 -> %v4 {axis = 0}\n", &[]);
+    shares("  copy %v1 -> %v3\n", "", &[]);
+    shares("", "  carry %v0 -> %v4\n", &[]);
+    let branch = "  %v5 = if %v2 captures [%v0] : f32[8]\n  region(%v0 : f32[b, 8]) {\n    %v1 = alloc : f32[8]\n    return %v1\n  }\n  \
+                  region(%v0 : f32[b, 8]) {\n    %v1 = alloc : f32[8]\n    return %v1\n  }\n";
+    shares("", branch, &[]);
+    shares(branch, "", &[(0, 0)]);
+}

@@ -4,7 +4,7 @@ use super::{Lowering, Options};
 use crate::explain::NodeChoice;
 use crate::nests;
 use ir::consts::ConstId;
-use ir::graph::{Node, RegionId, Value};
+use ir::graph::{Def, Node, RegionId, Value};
 use ir::lowering::{CallSpec, Candidate, NodeCtx, Operand, Part, Plan, Refusal, ViewOp};
 use ir::nest::{Nest, compute_dtype};
 use ir::op::OpDef;
@@ -20,6 +20,8 @@ pub(super) enum Action {
     Nothing,
     View(ViewOp),
     Nest(Nest),
+    /// Operand 0 becomes the result, into which the nest stores.
+    Update(Nest),
     Assemble(Vec<Part>),
     Call(CallSpec),
     Host,
@@ -207,18 +209,14 @@ impl State<'_> {
                 });
                 ("loops".into(), plan.map(Action::Nest))
             }
-            Candidate::Loops(f) => {
-                let plan = f(ctx!()).and_then(|nest| {
-                    let want = ins.iter().flatten().count() + outs.len();
-                    if nest.operands.len() != want {
-                        return Err(Refusal(format!("its nest has {} operands, not {want}", nest.operands.len())));
-                    }
-                    match nest.operands.iter().find(|o| compute_dtype(o.dtype).is_none()) {
-                        Some(o) => Err(Refusal(format!("loops cannot compute with {}", o.dtype))),
-                        None => Ok(Action::Nest(nest)),
-                    }
-                });
-                ("loops".into(), plan)
+            Candidate::Loops(f) => ("loops".into(), f(ctx!()).and_then(|nest| fits(nest, ins, outs)).map(Action::Nest)),
+            Candidate::Update(f) => {
+                let held = match outs.iter().find(|o| crate::bytes::is_packed(o.dtype)) {
+                    Some(o) => Err(Refusal(format!("rows of {} share bytes", o.dtype))),
+                    None => held_by_caller(cx, r, n),
+                };
+                let plan = held.and_then(|()| f(ctx!())).and_then(|nest| fits(nest, ins, outs)).map(Action::Update);
+                ("update".into(), plan)
             }
             Candidate::Assemble(f) => {
                 let plan = f(ctx!()).and_then(|parts| {
@@ -269,6 +267,32 @@ impl State<'_> {
             }
             _ => ("unknown".into(), Err("this candidate is not known here".into())),
         }
+    }
+}
+
+/// The nest, if it is one over the node's operands and results.
+fn fits(nest: Nest, ins: &[Option<Operand>], outs: &[Operand]) -> Plan<Nest> {
+    let want = ins.iter().flatten().count() + outs.len();
+    if nest.operands.len() != want {
+        return Err(Refusal(format!("its nest has {} operands, not {want}", nest.operands.len())));
+    }
+    match nest.operands.iter().find(|o| compute_dtype(o.dtype).is_none()) {
+        Some(o) => Err(Refusal(format!("loops cannot compute with {}", o.dtype))),
+        None => Ok(nest),
+    }
+}
+
+/// Whether operand and result 0 of a node are the caller's: only then can they be in one place.
+fn held_by_caller(cx: &Lowering, r: RegionId, n: Node) -> Plan<()> {
+    let g = &cx.src.graphs[r];
+    let node = &g.nodes[n];
+    let from = node.ins.first().copied().flatten();
+    if r != cx.src.main || !from.is_some_and(|v| matches!(g.values[v].def, Def::Input(_))) {
+        return Err("operand 0 is no input of the model".into());
+    }
+    match node.outs.first().is_some_and(|v| g.outputs.contains(v)) {
+        true => Ok(()),
+        false => Err("the result is no output of the model".into()),
     }
 }
 

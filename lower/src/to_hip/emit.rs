@@ -122,6 +122,7 @@ impl<'c, 'a> Emit<'c, 'a> {
             Action::Nothing => return Ok(()),
             Action::View(op) => self.view(r, n, &op)?,
             Action::Nest(nest) => self.nest(r, n, nest)?,
+            Action::Update(nest) => self.update(r, n, nest)?,
             Action::Assemble(parts) => self.assemble(r, n, &parts)?,
             Action::Call(spec) => self.call(r, n, &spec)?,
             Action::Host => self.host(r, n)?,
@@ -490,6 +491,7 @@ impl<'c, 'a> Emit<'c, 'a> {
             Some(
                 Action::View(ViewOp::Reshape | ViewOp::Permute(_))
                     | Action::Nest(_)
+                    | Action::Update(_)
                     | Action::Assemble(_)
                     | Action::Call(_)
                     | Action::Host
@@ -729,7 +731,10 @@ impl<'c, 'a> Emit<'c, 'a> {
                 Some(&v) => self.buf(r, v)?,
                 None => {
                     let v = node.outs[at - reads.len()];
-                    self.result(r, v, is_packed(nest.operands[k].dtype))?
+                    match self.bind.get(&(r, v)) {
+                        Some(b) => b.clone(),
+                        None => self.result(r, v, is_packed(nest.operands[k].dtype))?,
+                    }
                 }
             };
             nest.operands[k].shape = b.shape.clone();
@@ -737,6 +742,20 @@ impl<'c, 'a> Emit<'c, 'a> {
             on.push(b);
         }
         self.launch(nest, &on)
+    }
+
+    /// The result becomes operand 0, then the nest stores what is new.
+    fn update(&mut self, r: RegionId, n: Node, nest: Nest) -> Result<()> {
+        let node = &self.cx.src.graphs[r].nodes[n];
+        let (Some(Some(x)), out) = (node.ins.first().copied(), node.outs[0]) else {
+            return Err(Diagnostic::new(ErrorKind::Internal, "an update has no operand"));
+        };
+        let from = self.buf(r, x)?;
+        let to = self.result(r, out, true)?;
+        let (from, to) = (self.value(&from)?, self.value(&to)?);
+        let op = if stores_all(&self.cx.out.dims, &nest) { HipOp::Reuse } else { HipOp::Carry };
+        self.push(op, vec![Some(from), Some(to)], vec![]);
+        self.nest(r, n, nest)
     }
 
     fn assemble(&mut self, r: RegionId, n: Node, parts: &[Part]) -> Result<()> {
@@ -947,4 +966,21 @@ impl<'c, 'a> Emit<'c, 'a> {
     pub fn plan_body(&mut self, r: RegionId) {
         self.plan_dests(r, false);
     }
+}
+
+/// Whether a nest of one result stores every element of it, and loads none: a point for each.
+fn stores_all(dims: &tensor::DimPool, nest: &Nest) -> bool {
+    let Some(result) = nest.operands.iter().position(|o| o.written) else { return false };
+    let [ir::nest::Phase::Store { over_inner: false, stores }] = nest.phases.as_slice() else { return false };
+    let own = |(i, c): (usize, &ir::nest::Coord)| {
+        let axis = ir::nest::Axis::Outer(u16::try_from(i).unwrap_or(u16::MAX));
+        let step = |k: DimId| dims.as_const(k) == Some(1);
+        dims.as_const(c.offset) == Some(0)
+            && matches!(c.terms.as_slice(), [(ir::nest::Term::Axis(a), k)] if *a == axis && step(*k))
+    };
+    let loads =
+        |e: &Expr| matches!(e, Expr::Load(a) | Expr::LoadIf { access: a, .. } if usize::from(a.operand) == result);
+    nest.operands[result].shape.as_slice() == nest.outer.as_slice()
+        && stores.iter().all(|(a, _)| a.coords.iter().enumerate().all(own))
+        && !nest.exprs.iter().any(loads)
 }

@@ -157,6 +157,12 @@ impl Parts {
             Some(p) => {
                 let m = x.tensor(p)?.1[2];
                 let fits = wanted.is_some_and(|w| x.same(m, w));
+                if !fits && self.appends {
+                    let length = self.length(x, p);
+                    let ins = [Some(p), Some(new), Some(self.writes), Some(length)];
+                    let present = x.own("CacheUpdate", &ins, &[("axis", Attr::Int(2))]);
+                    return Ok((present, self.keys(x, &store, present)?));
+                }
                 (if fits { p } else { self.grown(x, p) }, false)
             }
             None => {
@@ -169,18 +175,24 @@ impl Parts {
             true => x.op("TensorScatter", &[cache, new, self.writes], &[("axis", Attr::Int(2))]),
             false => cache,
         };
-        let keys = if exact {
-            present
-        } else {
-            let (zero, axis) = (x.ints(&[0]), x.ints(&[2]));
-            x.op("Slice", &[present, zero, self.total, axis], &[])
-        };
-        Ok((present, store.read(x, keys)?))
+        let keys = if exact { store.read(x, present)? } else { self.keys(x, &store, present)? };
+        Ok((present, keys))
+    }
+    /// The first `total` positions of a present.
+    fn keys(&self, x: &mut Expansion, store: &Store, present: Value) -> Result<Value> {
+        let (zero, axis) = (x.ints(&[0]), x.ints(&[2]));
+        let keys = x.op("Slice", &[present, zero, self.total, axis], &[]);
+        store.read(x, keys)
+    }
+    /// How many positions a past with room for `total` has.
+    fn length(&self, x: &mut Expansion, past: Value) -> Value {
+        let m = x.extent(past, 2);
+        x.op("Max", &[m, self.total], &[])
     }
     /// The past with room for `total` positions.
     fn grown(&self, x: &mut Expansion, past: Value) -> Value {
         let (m, zero) = (x.extent(past, 2), x.ints(&[0]));
-        let length = x.op("Max", &[m, self.total], &[]);
+        let length = self.length(x, past);
         let more = x.op("Sub", &[length, m], &[]);
         let none = x.ints(&[0; 6]);
         let pads = x.concat(&[none, more, zero], 0);
@@ -232,6 +244,8 @@ impl Parts {
             let present = x.op("GatherElements", &[all, at], &[("axis", Attr::Int(2))]);
             let zero = x.scalar(store.dtype, 0.0);
             let present = x.op("Where", &[is_kept4, present, zero], &[]);
+            // Keys are read from what is laid together, so the past's memory is free.
+            let present = x.own("CacheReplace", &[Some(past), Some(present)], &[]);
             Ok((present, store.read(x, all)?))
         };
         let (key, keys) = of(x, PAST_KEY, self.k)?;
