@@ -5,6 +5,7 @@ mod bitcode;
 mod branches;
 mod cases;
 mod constants;
+mod detection;
 mod determinism;
 mod docs;
 mod empty;

@@ -65,6 +65,8 @@ fn main() -> Result<(), String> {
         cases::attention,
         cases::nonzero,
         cases::argsort,
+        cases::nms,
+        cases::dft,
         cases::nbits,
         cases::own,
     ] {

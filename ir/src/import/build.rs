@@ -33,8 +33,8 @@ const HOLD_FROM: &[(&str, i64)] = &[
     ("ReduceLogSumExp", 28),
     ("Unique", 28),
 ];
-/// Newest versions of the operator sets that ONNX does not define.
-const OTHERS: &[(&str, i64)] = &[("com.microsoft", 1), (crate::op::HIP_DOMAIN, 1)];
+/// Newest versions of the operator sets that [`versions`] does not have.
+const OTHERS: &[(&str, i64)] = &[("com.microsoft", 1), ("ai.onnx.preview.training", 1), (crate::op::HIP_DOMAIN, 1)];
 
 /// Builds a module of the nodes that something uses; notes say what was decided on the way.
 ///

@@ -2,6 +2,7 @@
 
 pub mod activate;
 pub mod activation;
+pub mod aligned;
 pub mod arrange;
 pub mod attention;
 pub mod batch;
@@ -14,6 +15,7 @@ pub mod control;
 pub mod conv;
 pub mod deform;
 pub mod det;
+pub mod dft;
 pub mod einsum;
 pub mod elementwise;
 pub mod extents;
@@ -26,7 +28,9 @@ pub mod lp_pool;
 pub mod marked;
 mod matmul;
 pub mod movement;
+pub mod nms;
 pub mod norm;
+pub mod number;
 pub mod pointwise;
 pub mod pool;
 pub mod qproduct;
@@ -42,8 +46,10 @@ mod run_axes;
 mod sample;
 pub(crate) mod scan;
 pub mod shape;
+pub mod signal;
 pub mod sort;
 pub mod split;
+pub mod training;
 pub mod window;
 
 #[cfg(test)]
@@ -54,6 +60,7 @@ use crate::op::OpDef;
 /// The families of rows.
 static FAMILIES: &[&[OpDef]] = &[
     elementwise::ROWS,
+    aligned::ROWS,
     cast::ROWS,
     activation::ROWS,
     reduce::ROWS,
@@ -64,6 +71,9 @@ static FAMILIES: &[&[OpDef]] = &[
     movement::ROWS,
     index::ROWS,
     sort::ROWS,
+    nms::ROWS,
+    dft::ROWS,
+    signal::ROWS,
     matmul::ROWS,
     einsum::ROWS,
     det::ROWS,
@@ -73,6 +83,7 @@ static FAMILIES: &[&[OpDef]] = &[
     qproduct::ROWS,
     control::ROWS,
     loss::ROWS,
+    training::ROWS,
     attention::ROWS,
     rotary::ROWS,
     contrib::attention::ROWS,
