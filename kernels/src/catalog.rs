@@ -288,6 +288,9 @@ const WORK: BufferDef = plain("work", DType::U8, Access::Scratch);
 const COUNT: BufferDef = plain("count", DType::I64, Access::Write);
 const FILLED: BufferDef = plain("y", DType::I64, Access::Write);
 
+/// The kernel that begins a draw of random numbers.
+pub const DRAW: &str = "draw.i64";
+
 /// The kernels. A new one goes at the end: ids are positions and stand in artifacts.
 pub static CATALOG: &[KernelDef] = &[
     gemm("gemm.f32", DType::F32),
@@ -319,6 +322,13 @@ pub static CATALOG: &[KernelDef] = &[
     },
     nbits("nbits.f32", DType::F32),
     nbits("nbits.f16", DType::F16),
+    KernelDef {
+        name: DRAW,
+        buffers: &[plain("words", DType::I64, Access::Write)],
+        ints: &["stream", "seed", "session", "draw", "run"],
+        scalars: &[],
+        doc: "words[3] = what a draw of random numbers depends on: seed + 2^63, draw, 0; where seed is -1: session xor stream 2^32, draw, run. The runtime puts the session's seed and the numbers of draw and run in the last three",
+    },
     dft("dft.f32", DType::F32),
     dft("dft.f64", DType::F64),
     KernelDef {

@@ -27,6 +27,7 @@ pub mod norm;
 pub mod packed;
 pub mod qlstm;
 pub mod quant;
+pub mod random;
 pub mod recurrence;
 pub mod reduce;
 pub mod resize;

@@ -18,6 +18,7 @@ mod mutants;
 mod operands;
 mod outputs;
 mod pools;
+mod random;
 mod run_time;
 mod sabotage;
 mod scale;

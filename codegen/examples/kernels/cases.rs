@@ -394,6 +394,15 @@ pub fn nbits() -> Vec<Case> {
     out
 }
 
+/// What a draw depends on, with a seed of the node and without.
+pub fn draw() -> Vec<Case> {
+    let case = |ints: [i64; 5], want: [i64; 3]| {
+        let want = Want::Exact(Data::I64(want.to_vec()).bytes());
+        Case::catalog("draw.i64", format!("{ints:?}"), vec![], ints.to_vec(), vec![], want)
+    };
+    vec![case([3, -1, 9, 5, 6], [9 ^ 3 << 32, 5, 6]), case([3, 77, 9, 5, 6], [77 | i64::MIN, 5, 0])]
+}
+
 /// The runtime's own kernels: one written buffer, then words.
 pub fn own() -> Vec<Case> {
     let case = |what: String, plan, ints: Vec<i64>, want: Vec<u8>| Case {

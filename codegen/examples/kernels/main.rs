@@ -67,6 +67,7 @@ fn main() -> Result<(), String> {
         cases::argsort,
         cases::nms,
         cases::dft,
+        cases::draw,
         cases::nbits,
         cases::own,
     ] {

@@ -16,6 +16,7 @@ pub mod conv;
 pub mod deform;
 pub mod det;
 pub mod dft;
+pub mod dropout;
 pub mod einsum;
 pub mod elementwise;
 pub mod extents;
@@ -35,6 +36,7 @@ pub mod pointwise;
 pub mod pool;
 pub mod qproduct;
 pub mod quant;
+pub mod random;
 pub mod recurrence;
 pub mod reduce;
 mod resample;
@@ -74,6 +76,8 @@ static FAMILIES: &[&[OpDef]] = &[
     nms::ROWS,
     dft::ROWS,
     signal::ROWS,
+    random::ROWS,
+    dropout::ROWS,
     matmul::ROWS,
     einsum::ROWS,
     det::ROWS,

@@ -58,6 +58,7 @@ pub static ENTRIES: &[Entry] = &[
     ("hip_ep_nonzero_fill_i32", Some("nonzero_fill.i32")),
     ("hip_ep_argsort_u64", Some("argsort.u64")),
     ("hip_ep_argsort_u64_few", Some("argsort.u64")),
+    ("hip_ep_draw_i64", Some("draw.i64")),
     ("hip_ep_nms_f32", Some("nms.f32")),
     ("hip_ep_dft_f32", Some("dft.f32")),
     ("hip_ep_dft_f64", Some("dft.f64")),
@@ -188,6 +189,9 @@ pub fn plan(id: u32, ints: &[i64], arch: &Arch) -> Result<LaunchPlan, KernelErro
         "nonzero_fill.i32" => list(&c, "hip_ep_nonzero_fill_i32"),
         "argsort.u64" => argsort(&c),
         "nms.f32" => nms(&c),
+        crate::catalog::DRAW => {
+            Ok(LaunchPlan { entry: "hip_ep_draw_i64", grid: [1, 1, 1], block: 64, shared_bytes: 0 })
+        }
         "dft.f32" => dft(&c, "hip_ep_dft_f32"),
         "dft.f64" => dft(&c, "hip_ep_dft_f64"),
         "nbits.f32" => nbits(&c, "hip_ep_nbits_f32", arch),

@@ -42,6 +42,12 @@ impl Interp<'_> {
             }
             "nbits" => self.nbits(&ints, ops),
             "nms" => self.nms(&ints, ops),
+            // The first draw of the first run.
+            "draw" => {
+                let y = some(ops, 0)?;
+                let key = if ints[1] < 0 { ints[0] << 32 } else { ints[1] | i64::MIN };
+                (0..).zip([key, 0, 0]).try_for_each(|(i, w)| self.store(y, y.offset + i, Val::I64(w)))
+            }
             "dft" => self.dft(&ints, ops),
             "argsort" => {
                 let (x, y) = (some(ops, 0)?, some(ops, 1)?);
