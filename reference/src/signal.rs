@@ -85,26 +85,37 @@ pub fn dft(x: &Tensor, axis: usize, n: usize, d: Direction) -> Result<Tensor> {
     crate::movement::with_shape(&y, &shape)
 }
 
+/// Frames of a signal `[b, length, parts]`: `[b, frames, n, parts]`, one every `step` elements.
+///
+/// # Errors
+/// `Shape` when none fits, or they would not move.
+pub fn frames(x: &Tensor, step: usize, n: usize) -> Result<Tensor> {
+    let &[b, length, parts] = x.shape() else { return Err(fail("the signal is [b, length, 1 or 2]")) };
+    if n == 0 || n > length || step == 0 {
+        return Err(fail(format!("frames of {n} every {step} of {length} elements")));
+    }
+    let (v, count) = (f64s(x), (length - n) / step + 1);
+    let mut cut = vec![];
+    for (p, f) in (0..b * count).map(|i| (i / count, i % count)) {
+        let at = (p * length + f * step) * parts;
+        cut.extend_from_slice(&v[at..at + n * parts]);
+    }
+    Ok(from_f64s(x.dtype(), &[b, count, n, parts], &cut))
+}
+
 /// `STFT` of a signal `[b, length, 1 or 2]`: a transform of each frame of `n` elements times the window, a frame every `step` elements.
 ///
 /// # Errors
 /// `Shape` when a frame does not fit or the window has another length.
 pub fn stft(x: &Tensor, step: usize, window: Option<&Tensor>, n: usize, onesided: bool) -> Result<Tensor> {
-    let &[b, length, parts] = x.shape() else { return Err(fail("STFT: the signal is [b, length, 1 or 2]")) };
-    if n == 0 || n > length || step == 0 || window.is_some_and(|w| w.n_elems() != n) {
-        return Err(fail(format!("STFT: frames of {n} every {step} of {length} elements")));
+    if window.is_some_and(|w| w.n_elems() != n) {
+        return Err(fail(format!("STFT: the window is not of {n} elements")));
     }
-    let (v, w) = (f64s(x), window.map_or(vec![1.0; n], f64s));
-    let frames = (length - n) / step + 1;
-    let mut cut = vec![];
-    for (p, f) in (0..b * frames).map(|i| (i / frames, i % frames)) {
-        for (k, w) in w.iter().enumerate() {
-            let at = (p * length + f * step + k) * parts;
-            cut.extend(v[at..at + parts].iter().map(|v| v * w));
-        }
-    }
+    let cut = frames(x, step, n)?;
+    let (w, parts) = (window.map_or(vec![1.0; n], f64s), cut.shape()[3]);
+    let v: Vec<f64> = f64s(&cut).iter().enumerate().map(|(i, v)| v * w[i / parts % n]).collect();
     // Frames are rounded like operands of a transform.
-    let cut = from_f64s(x.dtype(), &[b, frames, n, parts], &cut);
+    let cut = from_f64s(x.dtype(), cut.shape(), &v);
     dft(&cut, 2, n, Direction { inverse: false, onesided })
 }
 

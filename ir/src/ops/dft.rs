@@ -1,5 +1,6 @@
 //! Fourier transforms: along an axis, and of frames of a signal. Both are made of one op of our own, whose kernel factors the length.
 
+use super::loops::{Builder, outer};
 use super::movement::checked_axis;
 use super::number::{length_of, list, product};
 use super::row::{FLOATS, ROW};
@@ -7,6 +8,7 @@ use crate::attrs::Attr;
 use crate::expand::Expansion;
 use crate::graph::Value;
 use crate::lowering::{CallSpec, Candidate, IntArg, NodeCtx, Plan};
+use crate::nest::{BinOp, Expr};
 use crate::op::{AttrDef, AttrKind, HIP_DOMAIN, InferCtx, OpDef, RefCtx, Tol, attr, opt, req};
 use reference::movement::single;
 use reference::signal::{self, Direction};
@@ -106,6 +108,41 @@ pub static ROWS: &[OpDef] = &[
         ],
         ..ROW
     },
+    // y[b, f, k, c] = x[b, f · step + k, c]: frames that lie within the signal
+    OpDef {
+        name: "Frames",
+        domain: HIP_DOMAIN,
+        inputs: &[req("x", "T"), req("step", "I"), req("length", "I")],
+        outputs: &[req("y", "T")],
+        dtypes: &[("T", FLOATS), ("I", &[I64])],
+        infer: |c| {
+            let (step, n) = (length_of(c, 1, "step")?, length_of(c, 2, "length")?);
+            let Some(&[b, length, parts]) = c.shape(0).as_deref() else {
+                return Err(c.error(ErrorKind::Shape, "Frames: the signal is [batch, length, 1 or 2]"));
+            };
+            let frames = frames_of(c, length, step, n);
+            c.set(0, c.dtype(0)?, [b, frames, n, parts]);
+            Ok(())
+        },
+        reference: Some(|c| {
+            let number = |i: usize| -> Result<usize> {
+                Ok(usize::try_from(single(c.input(i)?, c.def.inputs[i].name)?.view().i64_at(0)).unwrap_or(0))
+            };
+            Ok(vec![signal::frames(c.input(0)?, number(1)?, number(2)?)?])
+        }),
+        lower: &[Candidate::Loops(|c| {
+            let mut b = Builder::over_result(c)?;
+            let [batch, f, k, part] = [0, 1, 2, 3].map(outer);
+            let (step, f, k) = (b.scalar_i64(1)?, b.nest.expr(Expr::Index(f)), b.nest.expr(Expr::Index(k)));
+            let start = b.bin(BinOp::Mul, f, step);
+            let at = b.bin(BinOp::Add, start, k);
+            let coords = [b.along(batch), b.computed(at), b.along(part)];
+            let v = b.load(0, coords)?;
+            Ok(b.store(v))
+        })],
+        cases: &["[2,9,1];i64[1]{2};i64[1]{4}", "[1,7,2];i64[1]{9};i64[1]{7}", "[3,5,1];i64[1]{1};i64[1]{1}"],
+        ..ROW
+    },
     // The same of [outer, t, inner, 1 or 2] along axis 1 with the roots of unity: cos and sin of 2πk/n
     OpDef {
         name: "Dft",
@@ -122,6 +159,10 @@ pub static ROWS: &[OpDef] = &[
             let (&[outer, _, inner, _], &[n, _]) = (x.as_slice(), roots.as_slice()) else {
                 return Err(c.error(ErrorKind::Shape, "Dft: x is [outer, t, inner, 1 or 2], roots [n, 2]"));
             };
+            // Conditions stand here, too: what expands into this node leaves none behind.
+            require_parts(c, x[3], None)?;
+            let one = c.dims.constant(1);
+            c.require_le(one, n, "a transform needs a length");
             let (bins, parts) = spectrum(c, n);
             c.set(0, c.dtype(0)?, [outer, bins, inner, parts]);
             Ok(())
@@ -320,17 +361,22 @@ fn infer_stft(c: &mut InferCtx) -> Result<()> {
         c.require_eq(w, n, "the window is as long as a frame")?;
     }
     let n = given.or(window).unwrap_or(length);
-    let one = c.dims.constant(1);
-    c.require_le(one, n, "STFT: a frame needs a length");
-    c.require_le(one, step, "STFT: frames are at least one element apart");
-    c.require_le(n, length, "STFT: a frame is no longer than the signal");
-    let room = c.dims.sub(length, n);
-    let steps = c.dims.floordiv(room, step);
-    let frames = c.dims.add(steps, one);
+    let frames = frames_of(c, length, step, n);
     let bins = if c.attrs.int(0) != Some(0) { half_of(c, n) } else { n };
     let two = c.dims.constant(2);
     c.set(0, dtype, [b, frames, bins, two]);
     Ok(())
+}
+
+/// How many frames of `n` elements lie within `length`, one every `step`.
+fn frames_of(c: &mut InferCtx, length: DimId, step: DimId, n: DimId) -> DimId {
+    let one = c.dims.constant(1);
+    c.require_le(one, n, "a frame needs a length");
+    c.require_le(one, step, "frames are at least one element apart");
+    c.require_le(n, length, "a frame is no longer than the signal");
+    let room = c.dims.sub(length, n);
+    let steps = c.dims.floordiv(room, step);
+    c.dims.add(steps, one)
 }
 
 fn stft_ref(c: &RefCtx) -> Result<Vec<Tensor>> {
@@ -361,15 +407,8 @@ fn expand_stft(x: &mut Expansion) -> Result<Vec<Value>> {
         (None, None) => length,
     };
     let one = x.ints(&[1]);
-    let room = x.op("Sub", &[length, n], &[]);
-    let steps = x.op("Div", &[room, step], &[]);
-    let frames = x.op("Add", &[steps, one], &[]);
-    // [frames, n]: where each element of each frame is.
-    let (f, k) = (x.count_to(frames), x.count_to(n));
-    let start = x.op("Mul", &[f, step], &[]);
-    let start = x.unsqueeze(start, &[1]);
-    let at = x.op("Add", &[start, k], &[]);
-    let mut cut = x.op("Gather", &[signal, at], &[("axis", Attr::Int(1))]);
+    let mut cut = x.own("Frames", &[Some(signal), Some(step), Some(n)], &[]);
+    let frames = x.extent(cut, 1);
     if let Some(w) = x.input(2) {
         let w = x.unsqueeze(w, &[1]);
         cut = x.op("Mul", &[cut, w], &[]);
