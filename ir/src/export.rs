@@ -9,6 +9,7 @@ use crate::attrs::Attr;
 use crate::consts::ConstId;
 use crate::graph::{Def, Graph, Module, NodeData, Onnx, RegionId, Value};
 use crate::op::AttrKind;
+use crate::ops::random::STREAM;
 use crate::ty::Type;
 use bytes::Bytes;
 use prost::Message;
@@ -232,7 +233,9 @@ impl Export<'_> {
         let mut attribute = Vec::new();
         let slots = def.attrs.iter().filter(|a| a.kind != AttrKind::Graph);
         for ((a, default), value) in slots.zip(def.default_attrs()).zip(m.attrs_of(n).slots()) {
-            if *value != default {
+            // Import numbers the nodes that draw random numbers.
+            let numbered = a.name == STREAM && def.domain.is_empty();
+            if *value != default && !numbered {
                 attribute.extend(self.attr(a.name, value)?);
             }
         }

@@ -179,6 +179,10 @@ impl OpDef {
         let one = |p: &[Param]| matches!(p, [p] if p.arity == Arity::Required);
         self.is_elementwise() && one(self.inputs) && one(self.outputs)
     }
+    /// Whether nodes of the row may draw random numbers: import numbers them.
+    pub fn draws(&self) -> bool {
+        self.traits.random || self.slot(crate::ops::random::STREAM).is_some()
+    }
     /// The slot of an attribute.
     pub fn slot(&self, name: &str) -> Option<usize> {
         self.attrs.iter().filter(|a| a.kind != AttrKind::Graph).position(|a| a.name == name)

@@ -23,3 +23,12 @@ PK_KERNEL(256) hip_ep_fill(pk_u8 *dst, pk_i64 size, pk_i64 n, pk_i64 value) {
     if (size == 4) ((pk_u32 *)dst)[i] = (pk_u32)value;
     if (size == 8) ((pk_u64 *)dst)[i] = (pk_u64)value;
 }
+
+// words[3] = what a draw of random numbers depends on: see the catalog. One block of 64 threads, of which one writes.
+PK_KERNEL(64)
+hip_ep_draw_i64(pk_i64 *words, pk_i64 stream, pk_i64 seed, pk_i64 session, pk_i64 draw, pk_i64 run) {
+    if (pk_tid() != 0) return;
+    words[0] = seed < 0 ? session ^ (pk_i64)((pk_u64)stream << 32) : (pk_i64)((pk_u64)seed | (pk_u64)1 << 63);
+    words[1] = draw;
+    words[2] = seed < 0 ? run : 0;
+}

@@ -263,6 +263,18 @@ const fn fill(name: &'static str, d: DType) -> KernelDef {
         doc: "y[rank, count] = coordinates of the elements of x that are not 0, in row-major order",
     }
 }
+const fn dft(name: &'static str, d: DType) -> KernelDef {
+    KernelDef {
+        name,
+        buffers: match d {
+            DType::F64 => &[F64_X, ROOTS, F64_Y, WORK],
+            _ => &[F32_X, ROOTS, F32_Y, WORK],
+        },
+        ints: &["outer", "t", "inner", "parts", "n", "bins", "out_parts", "inverse"],
+        scalars: &[],
+        doc: "y[outer, bins, inner, out_parts] = sum_k x[outer, k, inner, parts] * exp(-2 pi i k bin/n) (inverse: exp(2 pi i k bin/n) / n), x 0 beyond t, in f64; roots[n, 2] = cos and sin of 2 pi k/n; with one part of results x is one half of a spectrum; n times the sum of n's prime factors products a signal; work: 32 n min(outer inner, 256) bytes",
+    }
+}
 const fn plain(name: &'static str, dtype: DType, access: Access) -> BufferDef {
     BufferDef { name, dtype, access, contract: Contract::Contiguous, optional: false }
 }
@@ -270,8 +282,16 @@ const BOOL_X: BufferDef = plain("x", DType::Bool, Access::Read);
 const I64_X: BufferDef = plain("x", DType::I64, Access::Read);
 const I32_X: BufferDef = plain("x", DType::I32, Access::Read);
 const F32_X: BufferDef = plain("x", DType::F32, Access::Read);
+const F64_X: BufferDef = plain("x", DType::F64, Access::Read);
+const F64_Y: BufferDef = plain("y", DType::F64, Access::Write);
+const F32_Y: BufferDef = plain("y", DType::F32, Access::Write);
+const ROOTS: BufferDef = plain("roots", DType::F64, Access::Read);
+const WORK: BufferDef = plain("work", DType::U8, Access::Scratch);
 const COUNT: BufferDef = plain("count", DType::I64, Access::Write);
 const FILLED: BufferDef = plain("y", DType::I64, Access::Write);
+
+/// The kernel that begins a draw of random numbers.
+pub const DRAW: &str = "draw.i64";
 
 /// The kernels. A new one goes at the end: ids are positions and stand in artifacts.
 pub static CATALOG: &[KernelDef] = &[
@@ -304,6 +324,29 @@ pub static CATALOG: &[KernelDef] = &[
     },
     nbits("nbits.f32", DType::F32),
     nbits("nbits.f16", DType::F16),
+    KernelDef {
+        name: DRAW,
+        buffers: &[plain("words", DType::I64, Access::Write)],
+        ints: &["stream", "seed", "session", "draw", "run"],
+        scalars: &[],
+        doc: "words[3] = what a draw of random numbers depends on: seed + 2^63, draw, 0; where seed is -1: session xor stream 2^32, draw, run. The runtime puts the session's seed and the numbers of draw and run in the last three",
+    },
+    dft("dft.f32", DType::F32),
+    dft("dft.f64", DType::F64),
+    KernelDef {
+        name: "nms.f32",
+        buffers: &[
+            plain("boxes", DType::F32, Access::Read),
+            plain("order", DType::I64, Access::Read),
+            plain("eligible", DType::Bool, Access::Read),
+            plain("limit", DType::I64, Access::Read),
+            plain("iou_threshold", DType::F32, Access::Read),
+            plain("kept", DType::I64, Access::Write),
+        ],
+        ints: &["batch", "classes", "n", "center"],
+        scalars: &[],
+        doc: "kept[batch, classes, n] = of boxes[batch, n, 4] in the order[batch, classes, n] the eligible ones whose intersection over union with each kept before is at most the threshold, up to the limit, then -1; boxes are opposite corners y, x or, with center, middle x, y and width, height",
+    },
 ];
 
 /// The id of a kernel.

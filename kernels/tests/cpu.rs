@@ -301,6 +301,76 @@ fn argsort_gives_the_first_of_equal_keys_first() {
 }
 
 #[test]
+fn boxes_that_cover_one_before_them_are_left_out() {
+    // Opposite corners y, x: the second covers the first by 1/3, the third has no area, the fourth is far away.
+    let boxes = [0.0f32, 0.0, 1.0, 1.0, 1.5, 1.0, 0.5, 0.0, 0.0, 0.0, 0.0, 1.0, 5.0, 5.0, 6.0, 6.0];
+    let id = catalog::find("nms.f32").unwrap();
+    let call = |order: [i64; 8], eligible: [u8; 8], limit: i64, iou: f32| {
+        let mut kept = [7i64; 8];
+        let bufs = [
+            boxes.as_ptr() as u64,
+            order.as_ptr() as u64,
+            eligible.as_ptr() as u64,
+            &raw const limit as u64,
+            &raw const iou as u64,
+            kept.as_mut_ptr() as u64,
+        ];
+        // SAFETY: buffers have the sizes that the integers say.
+        let r = unsafe {
+            cpu::run(id, Tier::detect(), &Threads(2), &Args { bufs: &bufs, ints: &[1, 2, 4, 0], scalars: &[] })
+        };
+        r.map(|()| kept)
+    };
+    let order = [0, 1, 2, 3, 3, 2, 1, 0];
+    assert_eq!(call(order, [1; 8], 4, 0.3).unwrap(), [0, 2, 3, -1, 3, 2, 1, -1]);
+    assert_eq!(call(order, [1; 8], 4, 0.34).unwrap(), [0, 1, 2, 3, 3, 2, 1, 0]);
+    assert_eq!(call(order, [0, 1, 1, 1, 1, 1, 1, 1], 2, 0.3).unwrap(), [1, 2, -1, -1, 3, 2, -1, -1]);
+    assert_eq!(call(order, [1; 8], -1, 0.3).unwrap(), [-1; 8]);
+    assert!(call([4; 8], [1; 8], 1, 0.3).is_err(), "a box that there is not");
+}
+
+/// Lengths of every kind of factors, by the definition; the same bits for any number of threads.
+#[test]
+fn transforms_of_any_length() {
+    let id = catalog::find("dft.f64").unwrap();
+    for (n, t, inverse) in
+        [(1usize, 1usize, 0i64), (2, 2, 0), (8, 8, 1), (12, 9, 0), (30, 40, 1), (37, 37, 0), (49, 49, 0), (121, 100, 1)]
+    {
+        let (outer, inner) = (2usize, 3usize);
+        let mut rand = Rand::new(n as u64);
+        let x: Vec<f64> = (0..outer * t * inner * 2).map(|_| f64::from(rand.of(&[-1.0f32, 0.5, 0.25, 3.0]))).collect();
+        let turn = |k: usize| std::f64::consts::TAU * (k % n) as f64 / n as f64;
+        let roots: Vec<f64> = (0..n).flat_map(|k| [turn(k).cos(), turn(k).sin()]).collect();
+        let ints = [outer, t, inner, 2, n, n, 2, inverse as usize].map(|v| v as i64);
+        let run = |team: &dyn Team| {
+            let (mut y, mut work) = (vec![7f64; outer * n * inner * 2 + 1], vec![[0f64; 2]; 2 * n * outer * inner]);
+            let bufs = [x.as_ptr() as u64, roots.as_ptr() as u64, y.as_mut_ptr() as u64, work.as_mut_ptr() as u64];
+            // SAFETY: buffers have the sizes that the integers say.
+            unsafe { cpu::run(id, Tier::detect(), team, &Args { bufs: &bufs, ints: &ints, scalars: &[] }) }.unwrap();
+            y
+        };
+        let y = run(&Solo);
+        assert_eq!(y, run(&Threads(3)));
+        assert_eq!(y.last(), Some(&7.0), "nothing beyond the result is written");
+        for (p, got) in y[..y.len() - 1].chunks(2).enumerate() {
+            let (o, k, i) = (p / inner / n, p / inner % n, p % inner);
+            let mut sum = [0.0; 2];
+            for u in 0..n.min(t) {
+                let at = ((o * t + u) * inner + i) * 2;
+                let (s, c) = turn(u * k).sin_cos();
+                let s = if inverse == 1 { s } else { -s };
+                sum[0] += x[at] * c - x[at + 1] * s;
+                sum[1] += x[at] * s + x[at + 1] * c;
+            }
+            let scale = if inverse == 1 { n as f64 } else { 1.0 };
+            for (g, s) in got.iter().zip(sum) {
+                assert!((g - s / scale).abs() < 1e-11, "n = {n}, bin {k}: {g}, not {}", s / scale);
+            }
+        }
+    }
+}
+
+#[test]
 fn wrong_calls_are_errors() {
     // SAFETY: these calls fail before any buffer is touched.
     let run = |id, bufs: &[u64], ints: &[i64], s: &[f64]| unsafe {

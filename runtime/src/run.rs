@@ -6,8 +6,10 @@ use crate::io::{HostBytes, OutputAllocator, OutputRequest};
 use crate::model::Model;
 use crate::profile::{Counters, Recorder};
 use crate::sharing::Memory;
+use kernels::catalog::{CATALOG, DRAW};
 use kernels::team::Team;
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use tensor::{DType, Diagnostic, ErrorKind, Result, Tensor};
@@ -105,6 +107,12 @@ pub(crate) struct Run<'a> {
     pub(crate) recorder: Recorder,
     /// Nodes of the last queued work, oldest first: what an error at a wait may come from.
     pub(crate) recent: SmallVec<[u32; RECENT]>,
+    /// Seed of the session.
+    pub(crate) seed: u64,
+    /// How many runs of the session began before this one.
+    pub(crate) number: i64,
+    /// How often each node that draws random numbers has done so in this run.
+    pub(crate) draws: BTreeMap<i64, i64>,
 }
 
 /// When an op began.
@@ -416,7 +424,10 @@ impl Run<'_> {
         let args = unsafe { words(args, n)? };
         let (bufs, rest) = args.split_at(index(n_bufs).min(args.len()));
         let (ints, scalars) = rest.split_at(index(n_ints).min(rest.len()));
-        let ints: SmallVec<[i64; 24]> = ints.iter().map(|&w| w.cast_signed()).collect();
+        let mut ints: SmallVec<[i64; 24]> = ints.iter().map(|&w| w.cast_signed()).collect();
+        if CATALOG.get(index(id)).is_some_and(|k| k.name == DRAW) {
+            self.next_draw(&mut ints);
+        }
         let scalars: SmallVec<[f64; 4]> = scalars.iter().map(|&w| f64::from_bits(w)).collect();
         self.counters.kernel_calls += 1;
         let work = Work::Catalog { kernels: self.model.kernels(), id, bufs, ints: &ints, scalars: &scalars };
@@ -425,6 +436,16 @@ impl Run<'_> {
         self.queued(node);
         self.end("kernel", node, start, None);
         Ok(())
+    }
+
+    /// Fills in what only the run knows of a draw of random numbers: the session's seed, how often the node has drawn in this run, and
+    /// which run of the session this is.
+    fn next_draw(&mut self, ints: &mut [i64]) {
+        if let [stream, _, session, draw, run] = ints {
+            let count = self.draws.entry(*stream).or_insert(0);
+            (*session, *draw, *run) = (self.seed.cast_signed(), *count, self.number);
+            *count += 1;
+        }
     }
 
     /// # Safety

@@ -12,8 +12,9 @@ use crate::table::panic_error;
 use crate::team::{Teams, lock};
 use artifact::Port;
 use kernels::team::Team;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tensor::{DType, Diagnostic, ErrorKind, Result, Tensor, View};
 
@@ -24,6 +25,9 @@ pub struct SessionOptions {
     pub threads: Option<usize>,
     /// A team shared with other sessions.
     pub teams: Option<Arc<Teams>>,
+    /// Where random numbers of nodes without a seed of their own begin: sessions with the same seed draw the same in their first run,
+    /// in their second, and so on.
+    pub seed: u64,
 }
 
 /// How one run runs.
@@ -46,6 +50,9 @@ pub struct Session {
     idle: Mutex<Vec<Context>>,
     /// Addresses of constants on the device; 0 until first used.
     constants: Vec<AtomicUsize>,
+    seed: u64,
+    /// How many runs have begun.
+    runs: AtomicU64,
 }
 
 impl std::fmt::Debug for Session {
@@ -63,7 +70,16 @@ impl Session {
         let loaded = device.load(model.artifact())?;
         let teams = options.teams.unwrap_or_else(|| Arc::new(Teams::new(options.threads)));
         let constants = (0..model.constants().len()).map(|_| AtomicUsize::new(0)).collect();
-        Ok(Session { model, device, loaded, teams, idle: Mutex::default(), constants })
+        Ok(Session {
+            model,
+            device,
+            loaded,
+            teams,
+            idle: Mutex::default(),
+            constants,
+            seed: options.seed,
+            runs: AtomicU64::new(0),
+        })
     }
 
     /// The model.
@@ -222,6 +238,9 @@ impl Session {
             counters,
             recorder,
             recent: Default::default(),
+            seed: self.seed,
+            number: self.runs.fetch_add(1, Ordering::Relaxed).cast_signed(),
+            draws: BTreeMap::new(),
         };
         let ctx = std::ptr::from_mut(&mut run).cast::<RunCtx>();
         let (entry, frame) = (self.model.entry(), context.frame.as_mut_ptr());

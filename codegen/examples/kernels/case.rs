@@ -12,6 +12,7 @@ pub enum Data {
     U8(Vec<u8>),
     I32(Vec<i32>),
     I64(Vec<i64>),
+    F64(Vec<f64>),
 }
 
 impl Data {
@@ -26,6 +27,7 @@ impl Data {
             Data::U8(v) => v.clone(),
             Data::I32(v) => v.iter().flat_map(|x| x.to_ne_bytes()).collect(),
             Data::I64(v) => v.iter().flat_map(|x| x.to_ne_bytes()).collect(),
+            Data::F64(v) => v.iter().flat_map(|x| x.to_ne_bytes()).collect(),
         }
     }
     pub fn elem_bytes(&self) -> usize {
@@ -33,7 +35,7 @@ impl Data {
             Data::U8(_) => 1,
             Data::F16(_) => 2,
             Data::F32(_) | Data::I32(_) => 4,
-            Data::I64(_) => 8,
+            Data::I64(_) | Data::F64(_) => 8,
         }
     }
 }
@@ -43,6 +45,8 @@ impl Data {
 pub enum Want {
     /// Floats within `tolerance` of the largest finite magnitude.
     Near { values: Vec<f64>, half: bool, tolerance: f64 },
+    /// The same in f64.
+    Wide { values: Vec<f64>, tolerance: f64 },
     /// These bytes.
     Exact(Vec<u8>),
 }
@@ -51,6 +55,7 @@ impl Want {
     pub fn bytes(&self) -> usize {
         match self {
             Want::Near { values, half, .. } => values.len() * if *half { 2 } else { 4 },
+            Want::Wide { values, .. } => values.len() * 8,
             Want::Exact(b) => b.len(),
         }
     }
@@ -59,20 +64,22 @@ impl Want {
     /// # Errors
     /// The first element that is off.
     pub fn check(&self, got: &[u8]) -> Result<f64, String> {
-        let (values, half, tolerance) = match self {
+        let (values, bytes, tolerance) = match self {
             Want::Exact(want) => {
                 let off = want.iter().zip(got).position(|(a, b)| a != b);
                 return off.map_or(Ok(0.0), |i| Err(format!("byte {i} is {}, not {}", got[i], want[i])));
             }
-            Want::Near { values, half, tolerance } => (values, *half, *tolerance),
+            Want::Near { values, half, tolerance } => (values, if *half { 2 } else { 4 }, *tolerance),
+            Want::Wide { values, tolerance } => (values, 8, *tolerance),
         };
         let top = values.iter().filter(|x| x.is_finite()).fold(1e-3f64, |m, x| m.max(x.abs()));
         let mut worst = 0f64;
         for (i, &want) in values.iter().enumerate() {
-            let v = if half {
-                f16::from_ne_bytes([got[2 * i], got[2 * i + 1]]).to_f64()
-            } else {
-                f64::from(f32::from_ne_bytes([got[4 * i], got[4 * i + 1], got[4 * i + 2], got[4 * i + 3]]))
+            let v = match got[bytes * i..][..bytes] {
+                [a, b] => f16::from_ne_bytes([a, b]).to_f64(),
+                [a, b, c, d] => f64::from(f32::from_ne_bytes([a, b, c, d])),
+                [a, b, c, d, e, f, g, h] => f64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+                _ => f64::NAN,
             };
             let error = (v - want).abs() / (tolerance * top);
             if v.is_nan() && want.is_nan() || v == want {

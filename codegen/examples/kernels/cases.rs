@@ -262,6 +262,117 @@ pub fn argsort() -> Vec<Case> {
     out
 }
 
+/// Choice of boxes: more kept than a block has threads, limits, equal boxes, none eligible, boxes without area.
+pub fn nms() -> Vec<Case> {
+    let (mut r, mut out) = (Rand::new(18), Vec::new());
+    // batch, classes, n, center, limit, iou
+    for (batch, classes, n, center, limit, iou) in [
+        (2usize, 3usize, 40usize, 0i64, 40i64, 0.5f32),
+        (1, 1, 900, 1, 900, 0.9),
+        (1, 2, 300, 0, 7, 0.3),
+        (1, 1, 12, 1, 0, 0.5),
+        (1, 2, 65, 0, 65, 0.0),
+    ] {
+        // Sides are multiples of a quarter: products and quotients come out alike in f32 and in f64.
+        let boxes: Vec<f32> = (0..batch * n * 4)
+            .map(|i| if i % 4 < 2 { r.of(&[0.0, 0.25, 3.0, 7.5, 9.0]) } else { r.of(&[0.0, 1.0, 2.5, 8.0]) })
+            .collect();
+        let rows = batch * classes;
+        let step = [7, 11, 13].into_iter().find(|s| n % s != 0).unwrap_or(1);
+        let order: Vec<i64> = (0..rows * n).map(|i| ((i % n * step + i / n) % n) as i64).collect();
+        let eligible: Vec<u8> = (0..rows * n).map(|_| r.of(&[1, 1, 1, 0])).collect();
+        let mut want = vec![-1i64; rows * n];
+        for row in 0..rows {
+            let corners = |at: i64| {
+                let b = &boxes[(row / classes * n + at as usize) * 4..][..4];
+                let b: Vec<f64> = b.iter().map(|&x| f64::from(x)).collect();
+                match center {
+                    0 => [b[0].min(b[2]), b[1].min(b[3]), b[0].max(b[2]), b[1].max(b[3])],
+                    _ => [b[1] - b[3] / 2.0, b[0] - b[2] / 2.0, b[1] + b[3] / 2.0, b[0] + b[2] / 2.0],
+                }
+            };
+            let area = |c: [f64; 4]| (c[2] - c[0]) * (c[3] - c[1]);
+            let mut kept: Vec<i64> = vec![];
+            for i in row * n..(row + 1) * n {
+                let a = corners(order[i]);
+                let covered = kept.iter().any(|&k| {
+                    let b = corners(k);
+                    let (h, w) = (a[2].min(b[2]) - a[0].max(b[0]), a[3].min(b[3]) - a[1].max(b[1]));
+                    w > 0.0 && h > 0.0 && w * h / (area(a) + area(b) - w * h) > f64::from(iou)
+                });
+                if eligible[i] != 0 && !covered && (kept.len() as i64) < limit {
+                    kept.push(order[i]);
+                }
+            }
+            want[row * n..][..kept.len()].copy_from_slice(&kept);
+        }
+        let ints = vec![batch as i64, classes as i64, n as i64, center];
+        let data = vec![
+            Some(Data::F32(boxes)),
+            Some(Data::I64(order)),
+            Some(Data::U8(eligible)),
+            Some(Data::I64(vec![limit])),
+            Some(Data::F32(vec![iou])),
+        ];
+        let want = Want::Exact(Data::I64(want).bytes());
+        out.push(Case::catalog("nms.f32", format!("{ints:?} {limit}"), data, ints, vec![], want));
+    }
+    out
+}
+
+/// Transforms: powers of two, mixed factors, primes, one element; padded, cut, of halves of spectra; more signals than blocks.
+pub fn dft() -> Vec<Case> {
+    let (mut r, mut out) = (Rand::new(19), Vec::new());
+    // outer, t, inner, parts, n, bins, out_parts, inverse
+    for [outer, t, inner, parts, n, bins, out_parts, inverse] in [
+        [2usize, 8, 1, 1, 8, 8, 2, 0],
+        [3, 12, 2, 2, 12, 12, 2, 1],
+        [1, 300, 1, 1, 512, 257, 2, 0],
+        [2, 40, 1, 2, 37, 37, 2, 0],
+        [1, 16, 3, 2, 30, 30, 1, 1],
+        [1, 9, 1, 2, 17, 17, 1, 1],
+        [300, 4, 1, 1, 4, 3, 2, 0],
+        [1, 1, 1, 1, 1, 1, 2, 0],
+        [1, 600, 1, 2, 600, 600, 2, 1],
+    ] {
+        let x: Vec<f32> = (0..outer * t * inner * parts).map(|_| r.of(&[-1.0, -0.5, 0.25, 0.75, 2.0])).collect();
+        let turn = |k: usize| std::f64::consts::TAU * k as f64 / n as f64;
+        let roots: Vec<f64> = (0..n).flat_map(|k| [turn(k).cos(), turn(k).sin()]).collect();
+        let mut want = vec![];
+        for (o, k) in (0..outer * bins).map(|p| (p / bins, p % bins)) {
+            for i in 0..inner {
+                let at = |u: usize, part: usize| match u < t && part < parts {
+                    true => f64::from(x[((o * t + u) * inner + i) * parts + part]),
+                    false => 0.0,
+                };
+                let mut sum = [0.0; 2];
+                for u in 0..n {
+                    let mirrored = out_parts == 1 && u > n / 2;
+                    let from = if mirrored { n - u } else { u };
+                    let (a, b) = (at(from, 0), if mirrored { -at(from, 1) } else { at(from, 1) });
+                    let angle = if inverse == 1 { turn(u * k % n) } else { -turn(u * k % n) };
+                    sum[0] += a * angle.cos() - b * angle.sin();
+                    sum[1] += a * angle.sin() + b * angle.cos();
+                }
+                let scale = if inverse == 1 { n as f64 } else { 1.0 };
+                want.extend(sum[..out_parts].iter().map(|s| s / scale));
+            }
+        }
+        let ints: Vec<i64> = [outer, t, inner, parts, n, bins, out_parts, inverse].map(|v| v as i64).to_vec();
+        let wide = Data::F64(x.iter().map(|&x| f64::from(x)).collect());
+        let calls = [
+            ("dft.f32", Data::F32(x), Want::Near { values: want.clone(), half: false, tolerance: 1e-6 }),
+            ("dft.f64", wide, Want::Wide { values: want, tolerance: 1e-13 }),
+        ];
+        for (name, x, want) in calls {
+            let data = vec![Some(x), Some(Data::F64(roots.clone()))];
+            let case = Case::catalog(name, format!("{ints:?}"), data, ints.clone(), vec![], want);
+            out.push(Case { scratch: 32 * n * (outer * inner).min(256), ..case });
+        }
+    }
+    out
+}
+
 /// Products with packed weights.
 pub fn nbits() -> Vec<Case> {
     let (mut r, mut out) = (Rand::new(17), Vec::new());
@@ -293,6 +404,15 @@ pub fn nbits() -> Vec<Case> {
         }
     }
     out
+}
+
+/// What a draw depends on, with a seed of the node and without.
+pub fn draw() -> Vec<Case> {
+    let case = |ints: [i64; 5], want: [i64; 3]| {
+        let want = Want::Exact(Data::I64(want.to_vec()).bytes());
+        Case::catalog("draw.i64", format!("{ints:?}"), vec![], ints.to_vec(), vec![], want)
+    };
+    vec![case([3, -1, 9, 5, 6], [9 ^ 3 << 32, 5, 6]), case([3, 77, 9, 5, 6], [77 | i64::MIN, 5, 0])]
 }
 
 /// The runtime's own kernels: one written buffer, then words.

@@ -65,6 +65,9 @@ fn main() -> Result<(), String> {
         cases::attention,
         cases::nonzero,
         cases::argsort,
+        cases::nms,
+        cases::dft,
+        cases::draw,
         cases::nbits,
         cases::own,
     ] {

@@ -15,8 +15,8 @@ const MACROS: &[(&str, &str, &[&str])] = &[
     ("-DPK_NO_MASK", "no mask", &["attention"]),
     ("-DPK_NO_ZERO", "NaN stays", &["attention"]),
     ("-DPK_NO_RESCALE", "old sums keep their scale", &["attention"]),
-    ("-DPK_SHIFT=1", "an index is shifted", &["conv2d", "pool2d", "attention", "nonzero", "argsort"]),
-    ("-DPK_NO_TILE_SYNC", "no barriers", &["gemm", "conv2d", "attention", "nonzero", "argsort"]),
+    ("-DPK_SHIFT=1", "an index is shifted", &["conv2d", "pool2d", "attention", "nonzero", "argsort", "nms", "dft"]),
+    ("-DPK_NO_TILE_SYNC", "no barriers", &["gemm", "conv2d", "attention", "nonzero", "argsort", "nms", "dft"]),
 ];
 
 /// Share of the broken kernels that must be noticed.

@@ -6,6 +6,7 @@
 use super::{ExpandFn, Expansion};
 use crate::attrs::Attr;
 use crate::graph::{Module, NodeData, Onnx, RegionId, Value};
+use crate::ops::dropout;
 use tensor::dims::Origin;
 use tensor::{DType, DimId, Result};
 
@@ -17,6 +18,9 @@ pub(super) fn of(m: &Module<Onnx>, r: RegionId, node: &NodeData<Onnx>) -> Option
     let def = &m.registry[node.op];
     if !def.domain.is_empty() {
         return None;
+    }
+    if def.name == "Dropout" {
+        return dropout::may_drop(m, r, node).then_some(dropout::expand_training);
     }
     let f: ExpandFn = match def.name {
         "Range" => range,

@@ -5,6 +5,7 @@
 
 use super::Expansion;
 use crate::graph::{Def, Module, NodeData, Onnx, RegionId, Value};
+use crate::ops::dropout;
 use tensor::{DType, Diagnostic, ErrorKind, Result};
 
 /// A greatest number of iterations from here on is no bound for memory (exporters write the greatest integer for "until the condition").
@@ -74,5 +75,9 @@ pub(super) fn expand_unbounded(x: &mut Expansion) -> Result<Vec<Value>> {
 /// Whether a graph draws random numbers.
 fn draws(m: &Module<Onnx>, r: RegionId) -> bool {
     let g = &m.graphs[r];
-    g.order.iter().any(|&n| m.registry[g.nodes[n].op].traits.random || g.nodes[n].regions.iter().any(|&b| draws(m, b)))
+    let random = |n| {
+        let def = &m.registry[g.nodes[n].op];
+        def.traits.random || def.draws() && dropout::may_drop(m, r, &g.nodes[n])
+    };
+    g.order.iter().any(|&n| random(n) || g.nodes[n].regions.iter().any(|&b| draws(m, b)))
 }

@@ -8,6 +8,7 @@ use crate::attrs::{Attr, Attrs, F32};
 use crate::consts::{Const, ConstId};
 use crate::graph::{Module, Onnx, Origin, RegionId, Value};
 use crate::op::{Arity, AttrKind, OpDef, Param, Registry};
+use crate::ops::random::STREAM;
 use crate::ty::{Shape, TensorType, Type};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -33,8 +34,8 @@ const HOLD_FROM: &[(&str, i64)] = &[
     ("ReduceLogSumExp", 28),
     ("Unique", 28),
 ];
-/// Newest versions of the operator sets that ONNX does not define.
-const OTHERS: &[(&str, i64)] = &[("com.microsoft", 1), (crate::op::HIP_DOMAIN, 1)];
+/// Newest versions of the operator sets that [`versions`] does not have.
+const OTHERS: &[(&str, i64)] = &[("com.microsoft", 1), ("ai.onnx.preview.training", 1), (crate::op::HIP_DOMAIN, 1)];
 
 /// Builds a module of the nodes that something uses; notes say what was decided on the way.
 ///
@@ -63,6 +64,7 @@ pub fn build<'a>(source: &dyn ModelSource<'a>, registry: &Arc<Registry>) -> Resu
         notes: Vec::new(),
         calls: Vec::new(),
         n_nodes: 0,
+        n_draws: 0,
     };
     b.main(&*source.graph(), &opsets, source.has_defaults())?;
     b.problems.finish()?;
@@ -156,6 +158,8 @@ struct Builder<'a> {
     /// Functions being inlined, outermost first.
     calls: Vec<usize>,
     n_nodes: usize,
+    /// Nodes that draw random numbers, so far.
+    n_draws: i64,
 }
 
 impl<'a> Builder<'a> {
@@ -254,6 +258,15 @@ impl<'a> Builder<'a> {
         self.arity(def, def.inputs, &ins.iter().map(Option::is_some).collect::<Vec<_>>(), "operand")?;
         self.arity(def, def.outputs, &node.outputs.iter().map(|o| !o.is_empty()).collect::<Vec<_>>(), "result")?;
         let (slots, bodies) = self.slots(def, attrs, path)?;
+        let slots = match def.slot(STREAM).filter(|_| def.domain.is_empty()) {
+            Some(stream) => {
+                self.n_draws += 1;
+                let mut all = slots.slots().to_vec();
+                all[stream] = Attr::Int(self.n_draws);
+                Attrs::new(all)
+            }
+            None => slots,
+        };
         let attrs = self.module.attrs.intern(slots);
 
         let mut ins: SmallVec<[Option<Value>; 4]> = ins.into_iter().collect();
@@ -639,7 +652,9 @@ impl<'a> Builder<'a> {
         let mut ints_given = vec![false; slots.len()];
         let op = format!("{}-{}", def.full_name(), def.since);
         for (name, value) in attrs {
-            let Some(a) = def.attrs.iter().find(|a| a.name == name) else {
+            // What import numbers is not the model's to give.
+            let numbered = |name: &str| name == STREAM && def.domain.is_empty();
+            let Some(a) = def.attrs.iter().find(|a| a.name == name && !numbered(name)) else {
                 self.problems.unknown_attr(&op, name, "the operator has none of this name", path);
                 continue;
             };

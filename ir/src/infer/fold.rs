@@ -31,7 +31,7 @@ impl State<'_> {
     fn computed(&self, r: RegionId, n: Node) -> Option<Vec<Tensor>> {
         let node = &self.m.graphs[r].nodes[n];
         let def = &self.m.registry[node.op];
-        let reference = def.reference.filter(|_| !def.traits.random && !def.traits.regions)?;
+        let reference = def.reference.filter(|_| !def.draws() && !def.traits.regions)?;
         let operand = |v: &Option<Value>| v.map_or(Some(None), |v| self.small_tensor(r, v).map(Some));
         let ins: Option<Vec<Option<Tensor>>> = node.ins.iter().map(operand).collect();
         let attrs = &self.m.attrs[node.attrs];

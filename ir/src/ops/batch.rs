@@ -9,6 +9,7 @@ use crate::nest::{Access, Axis, BinOp, Nest, compute_dtype};
 use crate::op::{AttrDef, AttrKind, InferCtx, OpDef, OpTraits, RefCtx, Tol, attr, opt, req};
 use crate::ty::Shape;
 use reference::norm as r;
+use tensor::DType::{F16, F32, F64};
 use tensor::{ErrorKind, Result, Tensor};
 
 const MOMENTUM: AttrDef = attr("momentum", AttrKind::Float(0.9));
@@ -30,6 +31,30 @@ const BATCH_NORM: OpDef = OpDef {
 pub static ROWS: &[OpDef] = &[
     // Y = (X - mean) / √(var + epsilon) · scale + B per channel, with spatial=0 per element of an image. With results besides Y the
     // statistics are those of the batch, and the running ones take 1 - momentum of them.
+    // Before opset 7 is_test says whether the statistics are given.
+    OpDef {
+        until: 6,
+        attrs: &[
+            EPSILON,
+            MOMENTUM,
+            attr("spatial", AttrKind::Int(1)),
+            attr("is_test", AttrKind::Int(0)),
+            attr("consumed_inputs", AttrKind::Ints),
+        ],
+        traits: OpTraits::NONE,
+        dtypes: &[("T", &[F32, F16, F64])],
+        lower: &[Loops(|c| match (c.attrs.int(3), c.attrs.int(2)) {
+            (None | Some(0), _) => batch_norm_training(c),
+            (_, spatial) => batch_norm_lower(c, spatial != Some(0)),
+        })],
+        cases: &[
+            "[2,3,4,5];[3];[3];[3];[3]{0.5,1,2} is_test=1",
+            "[2,3,4];[3,4];[3,4];[3,4];[3,4]{0.5,1,2} is_test=1 spatial=0",
+            "[2,3,4,5];[3];[3];[3];[3]{0.5,1,2} outs=5",
+            "[4,3];[3];[3];[3];[3]{0.5,1,2}",
+        ],
+        ..BATCH_NORM
+    },
     OpDef {
         since: 7,
         until: 8,
@@ -74,11 +99,12 @@ pub static ROWS: &[OpDef] = &[
 ];
 
 /// Whether BatchNormalization takes the statistics of the batch: as `training_mode` says, before 14 where a node has results besides
-/// Y.
+/// Y, before 7 unless `is_test` says otherwise.
 fn trains(def: &OpDef, attrs: &crate::attrs::Attrs, n_outs: usize) -> bool {
-    match def.slot("training_mode") {
-        Some(slot) => attrs.int(slot) == Some(1),
-        None => n_outs > 1,
+    match (def.slot("training_mode"), def.slot("is_test")) {
+        (Some(slot), _) => attrs.int(slot) == Some(1),
+        (None, Some(slot)) => attrs.int(slot).unwrap_or(0) == 0,
+        (None, None) => n_outs > 1,
     }
 }
 

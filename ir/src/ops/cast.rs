@@ -10,7 +10,7 @@ use crate::graph::Value;
 use crate::lowering::Candidate::{Expand, Host, Pointwise, View};
 use crate::lowering::{NodeCtx, Plan, ViewOp};
 use crate::nest::{BinOp, Expr, ExprId, Nest, UnOp, compute_dtype};
-use crate::op::{AttrKind, InferCtx, OpDef, Param, RefCtx, attr, opt, req};
+use crate::op::{AttrKind, InferCtx, OpDef, RefCtx, attr, req};
 use reference::cast::{self, Ends, Rounding, SCALE_ENDS, ScaleRounding};
 use tensor::DType::{self, *};
 use tensor::{ErrorKind, Result, Tensor};
@@ -257,66 +257,6 @@ fn infer_identity(c: &mut InferCtx) -> Result<()> {
     Ok(())
 }
 
-/// Shape rule of Dropout where nothing is dropped: the data as it is, and a mask of ones.
-fn infer_dropout(c: &mut InferCtx, mask: Option<DType>) -> Result<()> {
-    let d = c.dtype(0)?;
-    let ratio = c.const_tensor(1).filter(|t| t.n_elems() == 1).map(|t| t.view().f64_at(0));
-    if ratio != Some(0.0) && c.const_ints(2).is_some_and(|v| v.iter().any(|&v| v != 0)) {
-        let e =
-            c.error(ErrorKind::Unsupported, "Dropout with training_mode=1 needs random numbers, unless its ratio is 0");
-        return Err(e.help("export the model in inference mode"));
-    }
-    same_as_0(c)?;
-    match c.shape(0) {
-        Some(s) => c.set(1, mask.unwrap_or(d), s),
-        None => c.set_unranked(1, mask.unwrap_or(d)),
-    }
-    Ok(())
-}
-
-fn dropout_ref(c: &RefCtx, mask: Option<DType>) -> Result<Vec<Tensor>> {
-    let x = c.input(0)?;
-    let ratio = c.opt(1).map_or(0.5, |r| r.view().f64_at(0));
-    if c.opt(2).is_some_and(|t| t.view().i64_at(0) != 0) && ratio != 0.0 {
-        return Err(tensor::Diagnostic::new(
-            ErrorKind::Unsupported,
-            "Dropout with training_mode=1 needs random numbers",
-        ));
-    }
-    let ones = vec![1; x.n_elems()];
-    Ok(vec![x.clone(), Tensor::from_i64_as(mask.unwrap_or(x.dtype()), x.shape(), &ones)])
-}
-
-fn dropout_inference(c: &NodeCtx) -> Plan<()> {
-    let value = |i: usize| Plan::Ok(c.need(i)?.konst.and_then(|k| c.consts[k].splat_f64()));
-    if !c.has(2) || (c.has(1) && value(1)? == Some(0.0)) {
-        return Ok(());
-    }
-    match value(2)? {
-        Some(0.0) => Ok(()),
-        Some(_) => Err("training_mode is 1, which needs random numbers".into()),
-        None => Err("training_mode is not constant, and training needs random numbers".into()),
-    }
-}
-
-fn dropout_view(c: &mut NodeCtx) -> Plan<ViewOp> {
-    dropout_inference(c)?;
-    if c.outs.len() > 1 { Err("the mask is used".into()) } else { Ok(ViewOp::Reshape) }
-}
-
-fn dropout_lower(c: &mut NodeCtx, n: &mut Nest, a: &[Option<ExprId>]) -> Exprs {
-    dropout_inference(c)?;
-    let x = arg(a, 0)?;
-    let mut out = smallvec::SmallVec::from_iter([x]);
-    if c.outs.len() > 1 {
-        let d = out_type(c, 1)?;
-        out.push(n.num(1.0, d));
-    }
-    Ok(out)
-}
-
-const DROPOUT_OUT: &[Param] = &[req("output", "T"), opt("mask", "M")];
-
 /// Element types before version 19.
 const OLD: &[DType] = &[F32, F16, BF16, F64, I32, I64, I8, I16, U8, U16, U32, U64, Bool, String];
 /// Element types of versions 19 and 20.
@@ -416,50 +356,6 @@ pub static ROWS: &[OpDef] = &[
         reference: Some(|c| ref1(c, Tensor::clone)),
         lower: &[View(|_| Ok(ViewOp::Reshape)), Pointwise(copy_lower), Host],
         cases: &["[2,3]", "[]", "[0]"],
-        ..ROW
-    },
-    // Inference: output = data, mask = 1 of the type of the data
-    OpDef {
-        name: "Dropout",
-        since: 7,
-        until: 9,
-        inputs: &[req("data", "T")],
-        outputs: &[req("output", "T"), opt("mask", "T")],
-        attrs: &[attr("ratio", AttrKind::Float(0.5))],
-        dtypes: &[("T", FLOATS)],
-        infer: |c| infer_dropout(c, None),
-        reference: Some(|c| dropout_ref(c, None)),
-        lower: &[View(dropout_view), Pointwise(dropout_lower)],
-        cases: &["[2,3]", "[2,3] outs=2"],
-        ..ROW
-    },
-    // Inference: output = data, mask = true
-    OpDef {
-        name: "Dropout",
-        since: 10,
-        until: 11,
-        inputs: &[req("data", "T")],
-        outputs: DROPOUT_OUT,
-        attrs: &[attr("ratio", AttrKind::Float(0.5))],
-        dtypes: &[("T", FLOATS), ("M", BOOL)],
-        infer: |c| infer_dropout(c, Some(Bool)),
-        reference: Some(|c| dropout_ref(c, Some(Bool))),
-        lower: &[View(dropout_view), Pointwise(dropout_lower)],
-        cases: &["[2,3]", "[2,3] outs=2"],
-        ..ROW
-    },
-    // With training_mode false or absent, or a ratio of 0: output = data, mask = true
-    OpDef {
-        name: "Dropout",
-        since: 12,
-        inputs: &[req("data", "T"), opt("ratio", "T1"), opt("training_mode", "M")],
-        outputs: DROPOUT_OUT,
-        attrs: &[attr("seed", AttrKind::IntOpt)],
-        dtypes: &[("T", FLOATS), ("T1", FLOATS), ("M", BOOL)],
-        infer: |c| infer_dropout(c, Some(Bool)),
-        reference: Some(|c| dropout_ref(c, Some(Bool))),
-        lower: &[View(dropout_view), Pointwise(dropout_lower)],
-        cases: &["[2,3]", "[2,3];[]{0.3} outs=2", "[2,3];[]{0.3};bool[]{0} outs=2", "[2,3];f32[]{0};bool[]{1} outs=2"],
         ..ROW
     },
 ];

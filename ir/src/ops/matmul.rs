@@ -86,6 +86,37 @@ const GEMM: OpDef = OpDef {
 pub static ROWS: &[OpDef] = &[
     OpDef { until: 8, dtypes: &[TF], ..MATMUL },
     OpDef { since: 9, dtypes: &[T], ..MATMUL },
+    // Before opset 7 C has the result's shape where broadcast=1 does not say otherwise
+    OpDef {
+        until: 6,
+        inputs: &[req("A", "T"), req("B", "T"), req("C", "T")],
+        attrs: &[
+            GEMM.attrs[0],
+            GEMM.attrs[1],
+            GEMM.attrs[2],
+            GEMM.attrs[3],
+            attr("broadcast", AttrKind::Int(0)),
+            attr("consumed_inputs", AttrKind::Ints),
+        ],
+        dtypes: &[("T", &[F32, F16, F64])],
+        infer: |c| {
+            gemm_infer(c)?;
+            let result = c.outs.first().and_then(|t| t.shape().cloned());
+            if let (false, Some(a), Some(b)) = (c.attrs.int(4) == Some(1), c.shape(2), result) {
+                if a.len() != b.len() {
+                    return Err(c.error(ErrorKind::Shape, "Gemm before opset 7: C needs broadcast=1 to repeat"));
+                }
+                a.iter().zip(&b).try_for_each(|(&a, &b)| c.require_eq(a, b, "C without broadcast=1"))?;
+            }
+            Ok(())
+        },
+        cases: &[
+            "[3,4];[4,5];[3,5]",
+            "[3,4];[4,5];[5] broadcast=1",
+            "[4,3];[5,4];[1] broadcast=1 transA=1 transB=1 beta=0",
+        ],
+        ..GEMM
+    },
     OpDef { since: 7, until: 8, inputs: &[req("A", "T"), req("B", "T"), req("C", "T")], dtypes: &[TF], ..GEMM },
     OpDef { since: 9, until: 10, inputs: &[req("A", "T"), req("B", "T"), req("C", "T")], dtypes: &[T], ..GEMM },
     OpDef { since: 11, inputs: &[req("A", "T"), req("B", "T"), opt("C", "T")], dtypes: &[T], ..GEMM },

@@ -2,6 +2,7 @@
 
 pub mod activate;
 pub mod activation;
+pub mod aligned;
 pub mod arrange;
 pub mod attention;
 pub mod batch;
@@ -15,6 +16,8 @@ pub mod control;
 pub mod conv;
 pub mod deform;
 pub mod det;
+pub mod dft;
+pub mod dropout;
 pub mod einsum;
 pub mod elementwise;
 pub mod extents;
@@ -27,11 +30,14 @@ pub mod lp_pool;
 pub mod marked;
 mod matmul;
 pub mod movement;
+pub mod nms;
 pub mod norm;
+pub mod number;
 pub mod pointwise;
 pub mod pool;
 pub mod qproduct;
 pub mod quant;
+pub mod random;
 pub mod recurrence;
 pub mod reduce;
 mod resample;
@@ -43,8 +49,10 @@ mod run_axes;
 mod sample;
 pub(crate) mod scan;
 pub mod shape;
+pub mod signal;
 pub mod sort;
 pub mod split;
+pub mod training;
 pub mod window;
 
 #[cfg(test)]
@@ -55,6 +63,7 @@ use crate::op::OpDef;
 /// The families of rows.
 static FAMILIES: &[&[OpDef]] = &[
     elementwise::ROWS,
+    aligned::ROWS,
     cast::ROWS,
     activation::ROWS,
     reduce::ROWS,
@@ -65,6 +74,11 @@ static FAMILIES: &[&[OpDef]] = &[
     movement::ROWS,
     index::ROWS,
     sort::ROWS,
+    nms::ROWS,
+    dft::ROWS,
+    signal::ROWS,
+    random::ROWS,
+    dropout::ROWS,
     matmul::ROWS,
     einsum::ROWS,
     det::ROWS,
@@ -74,6 +88,7 @@ static FAMILIES: &[&[OpDef]] = &[
     qproduct::ROWS,
     control::ROWS,
     loss::ROWS,
+    training::ROWS,
     attention::ROWS,
     rotary::ROWS,
     cache::ROWS,

@@ -7,19 +7,20 @@ mod argsort;
 mod attention;
 mod conv;
 mod depthwise;
+mod dft;
 mod elem;
 mod epilogue;
 mod gemm;
 mod math;
 mod micro;
 mod nbits;
+mod nms;
 mod nonzero;
 mod pool;
 mod tile;
 
-use crate::catalog::CATALOG;
+use crate::catalog::{CATALOG, DRAW};
 use crate::team::Team;
-use elem::Elem;
 use half::f16;
 
 /// Instruction-set tier.
@@ -74,7 +75,7 @@ impl Args<'_> {
     ///
     /// # Safety
     /// As for [`run`]: the buffer holds at least `n` elements that nobody writes during the call.
-    unsafe fn read<T: Elem>(&self, i: usize, n: usize) -> Option<&[T]> {
+    unsafe fn read<T: Copy>(&self, i: usize, n: usize) -> Option<&[T]> {
         match self.bufs[i] {
             0 => (n == 0).then_some(&[]),
             // SAFETY: by this function's contract.
@@ -152,9 +153,27 @@ pub unsafe fn run(id: u32, tier: Tier, team: &dyn Team, args: &Args) -> Result<(
             "nbits.f32" => nbits::nbits::<f32>(tier, team, args),
             "nbits.f16" => nbits::nbits::<f16>(tier, team, args),
             "argsort.u64" => argsort::argsort(team, args),
+            "nms.f32" => nms::nms(team, args),
+            DRAW => draw(args),
+            "dft.f32" => dft::dft::<f32>(team, args),
+            "dft.f64" => dft::dft::<f64>(team, args),
             name => Err(KernelError(format!("{name} has no CPU implementation"))),
         }
     }
+}
+
+/// See the catalog.
+///
+/// # Safety
+/// As for [`run`].
+unsafe fn draw(args: &Args) -> Result<(), KernelError> {
+    let [stream, seed, session, draw, run] =
+        <[i64; 5]>::try_from(args.ints).map_err(|_| KernelError("a draw takes 5 integers".into()))?;
+    let words = if seed < 0 { [session ^ stream << 32, draw, run] } else { [seed | i64::MIN, draw, 0] };
+    let out = args.out::<i64>(0);
+    // SAFETY: the caller promises a buffer of three words.
+    unsafe { out.slice(0, 3) }.copy_from_slice(&words);
+    Ok(())
 }
 
 fn product(sizes: &[usize]) -> Result<usize, KernelError> {

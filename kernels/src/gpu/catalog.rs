@@ -58,6 +58,10 @@ pub static ENTRIES: &[Entry] = &[
     ("hip_ep_nonzero_fill_i32", Some("nonzero_fill.i32")),
     ("hip_ep_argsort_u64", Some("argsort.u64")),
     ("hip_ep_argsort_u64_few", Some("argsort.u64")),
+    ("hip_ep_draw_i64", Some("draw.i64")),
+    ("hip_ep_nms_f32", Some("nms.f32")),
+    ("hip_ep_dft_f32", Some("dft.f32")),
+    ("hip_ep_dft_f64", Some("dft.f64")),
     ("hip_ep_nbits_f32", Some("nbits.f32")),
     ("hip_ep_nbits_f16", Some("nbits.f16")),
     (STORE_INTS, None),
@@ -184,6 +188,12 @@ pub fn plan(id: u32, ints: &[i64], arch: &Arch) -> Result<LaunchPlan, KernelErro
         "nonzero_fill.i64" => list(&c, "hip_ep_nonzero_fill_i64"),
         "nonzero_fill.i32" => list(&c, "hip_ep_nonzero_fill_i32"),
         "argsort.u64" => argsort(&c),
+        "nms.f32" => nms(&c),
+        crate::catalog::DRAW => {
+            Ok(LaunchPlan { entry: "hip_ep_draw_i64", grid: [1, 1, 1], block: 64, shared_bytes: 0 })
+        }
+        "dft.f32" => dft(&c, "hip_ep_dft_f32"),
+        "dft.f64" => dft(&c, "hip_ep_dft_f64"),
         "nbits.f32" => nbits(&c, "hip_ep_nbits_f32", arch),
         "nbits.f16" => nbits(&c, "hip_ep_nbits_f16", arch),
         name => Err(KernelError(format!("{name} has no GPU implementation"))),
@@ -326,6 +336,25 @@ fn argsort(c: &Call<'_>) -> Result<LaunchPlan, KernelError> {
     }
     let entry = if k <= FEW_KEYS && n > 2 * FEW_KEYS { "hip_ep_argsort_u64_few" } else { "hip_ep_argsort_u64" };
     c.grid(entry, k.min(1), rows, 512)
+}
+
+/// A block for a signal, up to as many as have scratch memory.
+fn dft(c: &Call<'_>, entry: &'static str) -> Result<LaunchPlan, KernelError> {
+    let (n, bins) = (c.int("n")?, c.int("bins")?);
+    for (name, most) in [("parts", 2), ("out_parts", 2), ("bins", n)] {
+        if !(1..=most).contains(&c.int(name)?) {
+            return Err(c.error(format!("{name} is {}, not 1 to {most}", c.raw(name)?)));
+        }
+    }
+    let signals = c.product("the number of signals", &[c.int("outer")?, c.int("inner")?])?;
+    c.int("t")?;
+    c.grid(entry, signals.min(256) * bins.min(1), 1, 256)
+}
+
+/// A block for a batch and class.
+fn nms(c: &Call<'_>) -> Result<LaunchPlan, KernelError> {
+    let rows = c.product("batch times classes", &[c.int("batch")?, c.int("classes")?])?;
+    c.grid("hip_ep_nms_f32", c.int("n")?.min(1), rows, 256)
 }
 
 #[cfg(test)]

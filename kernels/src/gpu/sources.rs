@@ -10,6 +10,8 @@ pub static SOURCES: &[(&str, &str)] = &[
     ("attention.hip", include_str!("../../hip/attention.hip")),
     ("nonzero.hip", include_str!("../../hip/nonzero.hip")),
     ("sort.hip", include_str!("../../hip/sort.hip")),
+    ("dft.hip", include_str!("../../hip/dft.hip")),
+    ("nms.hip", include_str!("../../hip/nms.hip")),
     ("nbits.hip", include_str!("../../hip/nbits.hip")),
     ("util.hip", include_str!("../../hip/util.hip")),
 ];

@@ -41,6 +41,14 @@ impl Interp<'_> {
                 Ok(())
             }
             "nbits" => self.nbits(&ints, ops),
+            "nms" => self.nms(&ints, ops),
+            // The first draw of the first run.
+            "draw" => {
+                let y = some(ops, 0)?;
+                let key = if ints[1] < 0 { ints[0] << 32 } else { ints[1] | i64::MIN };
+                (0..).zip([key, 0, 0]).try_for_each(|(i, w)| self.store(y, y.offset + i, Val::I64(w)))
+            }
+            "dft" => self.dft(&ints, ops),
             "argsort" => {
                 let (x, y) = (some(ops, 0)?, some(ops, 1)?);
                 let [rows, n, k] =
@@ -113,6 +121,74 @@ impl Interp<'_> {
                 sum += self.at(a, a.offset + r * k + t)? * w;
             }
             self.put(c, c.offset + r * n + q, sum)?;
+        }
+        Ok(())
+    }
+    fn dft(&mut self, i: &[i64], ops: &[Option<Ptr>]) -> Result<()> {
+        let (x, roots, y) = (some(ops, 0)?, some(ops, 1)?, some(ops, 2)?);
+        let [outer, t, inner, parts, n, bins, out_parts, inverse] =
+            <[i64; 8]>::try_from(i).map_err(|_| internal("dft takes 8 integers".into()))?;
+        for (o, k) in (0..outer * bins).map(|p| (p / bins, p % bins)) {
+            for i in 0..inner {
+                let (mut re, mut im) = (0.0, 0.0);
+                for u in 0..n {
+                    let mirrored = out_parts == 1 && u > n / 2;
+                    let from = if mirrored { n - u } else { u };
+                    let at = x.offset + ((o * t + from) * inner + i) * parts;
+                    let a = if from < t { self.at(x, at)? } else { 0.0 };
+                    let b = if from < t && parts == 2 { self.at(x, at + 1)? } else { 0.0 };
+                    let b = if mirrored { -b } else { b };
+                    let root = roots.offset + u * k % n * 2;
+                    let (c, s) = (self.at(roots, root)?, self.at(roots, root + 1)?);
+                    let s = if inverse == 1 { s } else { -s };
+                    re += a * c - b * s;
+                    im += a * s + b * c;
+                }
+                let scale = if inverse == 1 { n as f64 } else { 1.0 };
+                for (part, v) in (0..out_parts).zip([re, im]) {
+                    self.store(y, y.offset + ((o * bins + k) * inner + i) * out_parts + part, Val::F64(v / scale))?;
+                }
+            }
+        }
+        Ok(())
+    }
+    fn nms(&mut self, i: &[i64], ops: &[Option<Ptr>]) -> Result<()> {
+        let [batch, classes, n, center] =
+            <[i64; 4]>::try_from(i).map_err(|_| internal("nms takes 4 integers".into()))?;
+        let y = some(ops, 5)?;
+        let f32s = |x: &Interp, k: usize, at: i64| x.at(some(ops, k)?, some(ops, k)?.offset + at).map(|v| v as f32);
+        let (limit, iou) = (self.at(some(ops, 3)?, some(ops, 3)?.offset)? as i64, f32s(self, 4, 0)?);
+        for row in 0..batch * classes {
+            let mut kept: Vec<(i64, [f32; 4])> = vec![];
+            for j in row * n..(row + 1) * n {
+                if f32s(self, 2, j)? == 0.0 || kept.len() as i64 >= limit {
+                    continue;
+                }
+                let at = self.at(some(ops, 1)?, some(ops, 1)?.offset + j)? as i64;
+                let mut b = [0f32; 4];
+                for (k, b) in (0..).zip(&mut b) {
+                    *b = f32s(self, 0, (row / classes * n + at) * 4 + k)?;
+                }
+                if center == 1 {
+                    let (w, h) = (b[2] / 2.0, b[3] / 2.0);
+                    b = [b[0] - w, b[1] - h, b[0] + w, b[1] + h];
+                }
+                let side = |c: &[f32; 4], k: usize| (c[k].min(c[k + 2]), c[k].max(c[k + 2]));
+                let area = |c: &[f32; 4]| (side(c, 0).1 - side(c, 0).0) * (side(c, 1).1 - side(c, 1).0);
+                let covered = kept.iter().any(|(_, c)| {
+                    let span = |k: usize| side(&b, k).1.min(side(c, k).1) - side(&b, k).0.max(side(c, k).0);
+                    let (w, h) = (span(0), span(1));
+                    let union = area(c) + area(&b) - w * h;
+                    w > 0.0 && h > 0.0 && w * h > 0.0 && w * h / union > iou
+                });
+                if !covered {
+                    kept.push((at, b));
+                }
+            }
+            for j in 0..n {
+                let at = kept.get(j as usize).map_or(-1, |k| k.0);
+                self.store(y, y.offset + row * n + j, Val::I64(at))?;
+            }
         }
         Ok(())
     }
