@@ -19,13 +19,18 @@ struct Cli {
     /// How many models.
     #[arg(long, default_value_t = 100)]
     count: usize,
-    /// One model for each row and element type instead: an unchanged case, at each opset that has the row.
+    /// Models of one node instead, for each row and element type: of ai.onnx an unchanged case at each opset that has the row; of another
+    /// domain, whose versions are its own, each case at the newest opset.
     #[arg(long)]
     single: bool,
     /// Print the rows with their element types, one a line, and stop.
     #[arg(long)]
     list: bool,
-    /// What another implementation runs: lines of operator, first opset of the row, element type, opsets joined by commas.
+    /// Models of the rows of one domain alone: ai.onnx, com.microsoft.
+    #[arg(long)]
+    domain: Option<String>,
+    /// What another implementation runs: lines of operator, first opset of the row, element type, opsets joined by commas,
+    /// or a dash and why it does not.
     #[arg(long)]
     shared: Option<PathBuf>,
     /// Where the folders go.
@@ -43,43 +48,50 @@ fn main() -> Result<()> {
         Some(path) => Some(read_peer(&std::fs::read_to_string(path).with_context(|| path.display().to_string())?)?),
         None => None,
     };
-    let mut sampler = Sampler::new(registry.clone(), cli.seed, shared);
+    let domain = cli.domain.as_deref().map(|d| if d == "ai.onnx" { "" } else { d });
+    let mut sampler = Sampler::new(registry.clone(), cli.seed, shared, domain);
+    if sampler.coverage().is_empty() {
+        bail!("no rows of domain {:?}: ai.onnx and com.microsoft have some", domain.unwrap_or_default());
+    }
     if cli.list {
         sampler.coverage().iter().for_each(|(pair, _)| println!("{}", name(&registry[pair.0], pair.1)));
         return Ok(());
     }
     if cli.single {
         for (i, (pair, _)) in sampler.coverage().into_iter().enumerate() {
-            match sampler.single(pair) {
-                Some(mut sample) => {
-                    for opset in sampler.opsets(pair.0) {
-                        sample.module.meta.opsets[0].1 = opset;
-                        write(&cli, &format!("{i:05}_{opset}"), &sample)?;
-                    }
+            let opsets: Vec<i64> = sampler.opsets(pair.0).collect();
+            if !registry[pair.0].domain.is_empty() {
+                for (nth, sample) in sampler.singles(pair).enumerate() {
+                    write(&cli, &format!("{i:05}_{nth}"), &sample, &opsets)?;
                 }
-                None => println!("{}", json!({"pairs": [name(&registry[pair.0], pair.1)], "left_out": true})),
+            } else if let Some(mut sample) = sampler.singles(pair).next() {
+                for opset in opsets {
+                    sample.module.meta.opsets[0].1 = opset;
+                    write(&cli, &format!("{i:05}_{opset}"), &sample, &[opset])?;
+                }
             }
         }
         return Ok(());
     }
     for i in 0..cli.count {
-        write(&cli, &format!("{i:05}"), &sampler.sample())?;
+        write(&cli, &format!("{i:05}"), &sampler.sample(), &[])?;
     }
     Ok(())
 }
 
 fn name(def: &OpDef, dtype: DType) -> String {
-    format!("{} {} {}", def.name, def.since, dtype.name())
+    format!("{} {} {}", def.full_name(), def.since, dtype.name())
 }
 
 fn read_peer(text: &str) -> Result<Peer> {
     let registry = Registry::builtin();
     let mut peer = Peer::default();
-    for line in text.lines().filter(|l| !l.is_empty()) {
+    for line in text.lines().filter(|l| !l.is_empty() && !l.contains(" - ")) {
         let [op, since, dtype, opsets] = line.split(' ').collect::<Vec<_>>()[..] else {
             bail!("{line:?} is not OP SINCE TYPE OPSETS")
         };
-        let row = registry.find("", op, since.parse()?).with_context(|| format!("no row for {line:?}"))?;
+        let (domain, op) = op.split_once(':').unwrap_or(("", op));
+        let row = registry.find(domain, op, since.parse()?).with_context(|| format!("no row for {line:?}"))?;
         let dtype = DType::from_name(dtype).with_context(|| format!("no type {dtype:?}"))?;
         for opset in opsets.split(',') {
             peer.insert((row, dtype), opset.parse()?);
@@ -88,7 +100,8 @@ fn read_peer(text: &str) -> Result<Peer> {
     Ok(peer)
 }
 
-fn write(cli: &Cli, case: &str, sample: &Sample) -> Result<()> {
+/// Writes a model that speaks for these opsets.
+fn write(cli: &Cli, case: &str, sample: &Sample, opsets: &[i64]) -> Result<()> {
     let case = format!("{}{case}", cli.prefix);
     let dir = cli.out.join(&case);
     let data = dir.join("test_data_set_0");
@@ -106,7 +119,6 @@ fn write(cli: &Cli, case: &str, sample: &Sample) -> Result<()> {
     }
     let registry = &sample.module.registry;
     let pairs: Vec<String> = sample.pairs.iter().map(|&(row, dtype)| name(&registry[row], dtype)).collect();
-    let opset = sample.module.meta.opsets.first().map(|o| o.1);
-    println!("{}", json!({"case": case, "opset": opset, "pairs": pairs, "shared": sample.shared}));
+    println!("{}", json!({"case": case, "opsets": opsets, "pairs": pairs, "shared": sample.shared}));
     Ok(())
 }

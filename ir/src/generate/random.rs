@@ -1,7 +1,7 @@
-//! Random models from the rows: several operators deep, odd extents, empty tensors, axes and steps from both ends, every row and
-//! element type about equally often.
+//! Random models from the rows of ai.onnx and com.microsoft: several operators deep, odd extents, empty tensors, axes and steps from both
+//! ends, every row and element type about equally often.
 //!
-//! A [`Sampler`] draws nodes from the cases of rows, changes their extents and attributes, feeds them with what earlier nodes
+//! A [`Sampler`] draws nodes from cases and templates of rows, changes their extents and attributes, feeds them with what earlier nodes
 //! gave, and keeps what inference accepts and the reference functions compute. The numbers stay such that right answers agree: a value that
 //! differs between two right runs by its rounding never reaches an operator that would turn the difference into another
 //! integer, position or sign, and sums that cancel are left out (see [`Sampler::sample`]).
@@ -9,8 +9,10 @@
 mod agreed;
 mod body;
 mod cases;
+mod microsoft;
 mod node;
 mod pick;
+mod template;
 
 #[cfg(test)]
 pub(crate) use cases::{elementwise_case, movement_case};
@@ -60,28 +62,23 @@ const SHARED: u64 = 12;
 const TRIES: usize = 64;
 
 impl Sampler {
-    /// A sampler of all rows of ai.onnx that have a reference function. `peer` says which of them another implementation runs, if that is
-    /// known: most models are then made of those alone.
-    pub fn new(registry: Arc<Registry>, seed: u64, peer: Option<Peer>) -> Sampler {
-        let pairs = Pairs::new(&registry, peer);
+    /// A sampler of all rows of ai.onnx and com.microsoft that have a reference function, or of those of one `domain`. `peer` says which of
+    /// them another implementation runs, if that is known: most models are then made of those alone.
+    pub fn new(registry: Arc<Registry>, seed: u64, peer: Option<Peer>, domain: Option<&str>) -> Sampler {
+        let pairs = Pairs::new(&registry, peer, domain);
         Sampler { registry, random: Random::new(Seeds(seed).next()), pairs }
     }
     /// How often each pair has been drawn.
     pub fn coverage(&self) -> Vec<(Pair, u32)> {
         self.pairs.counts()
     }
-    /// A model of one node: an unchanged case of the row, if one of them serves the element type; at the newest opset of the row.
-    pub fn single(&mut self, pair: Pair) -> Option<Sample> {
+    /// Models of one node: the unchanged cases of the row that serve the element type; at the newest opset of the row.
+    pub fn singles(&mut self, pair: Pair) -> impl Iterator<Item = Sample> {
         let newest = *self.pairs.opsets(pair.0).end();
-        for nth in 0..self.registry[pair.0].cases.len() {
+        (0..self.registry[pair.0].cases.len()).filter_map(move |nth| {
             let mut draft = Draft::new(&self.registry, newest, false, Some(Arc::default()));
-            if draft.add_case(pair, nth, &mut self.random)
-                && let Some(s) = draft.finish(&mut self.random)
-            {
-                return Some(s);
-            }
-        }
-        None
+            if draft.add_case(pair, nth, &mut self.random) { draft.finish(&mut self.random) } else { None }
+        })
     }
     /// The opsets at which a row has its meaning.
     pub fn opsets(&self, row: OpId) -> std::ops::RangeInclusive<i64> {
@@ -161,7 +158,8 @@ impl Draft {
         let input = u32::try_from(self.inputs.len()).unwrap_or(u32::MAX);
         let mut shape: SmallVec<[_; 4]> = SmallVec::new();
         for (axis, &n) in t.shape().iter().enumerate() {
-            let dim = if symbols && self.dynamic && n > 1 && random.below(3) > 0 {
+            // A file has no extents of 0: they are read as symbols.
+            let dim = if n == 0 || symbols && self.dynamic && n > 1 && random.below(3) > 0 {
                 let name = format!("n{n}");
                 match self.m.dims.find_symbol(&name) {
                     Some(s) => self.m.dims.sym_dim(s),
@@ -224,7 +222,7 @@ mod tests {
 
     #[test]
     fn random_models_are_valid_deep_and_the_same_again() {
-        let sampler = || Sampler::new(Registry::builtin(), 5, None);
+        let sampler = || Sampler::new(Registry::builtin(), 5, None, None);
         let (mut a, mut b) = (sampler(), sampler());
         let (mut nodes, mut empty, mut bodies) = (0, 0, 0);
         for i in 0..150 {

@@ -2,6 +2,7 @@
 //!
 //! Each case runs for the element types of the row, with extents as constants and with extents as symbols.
 
+mod channels;
 mod empty;
 mod indices;
 mod pad;

@@ -1,6 +1,8 @@
 //! What two right implementations agree on: for which elements an operator's text says what it does, where its results jump, and which
 //! cases are left to readings.
 
+mod microsoft;
+
 use super::Value;
 use super::node::Known;
 use crate::cases::{Case, CaseOperand};
@@ -27,7 +29,8 @@ pub const JUMPS: &[&str] = &[
     "Dropout",
 ];
 /// Rows that are several operators by their text, each of which may round what it gives.
-pub const STEPS: &[&str] = &["Attention", "LinearAttention", "GroupNormalization", "SwiGLU", "RNN", "GRU", "LSTM"];
+pub const STEPS: &[&str] =
+    &["Attention", "LinearAttention", "GroupNormalization", "SwiGLU", "RNN", "GRU", "LSTM", "com.microsoft:Inverse"];
 /// Exact rows that are continuous: a rounding error passes through and does not grow.
 const STEADY: &[&str] = &[
     "Relu",
@@ -46,7 +49,9 @@ const STEADY: &[&str] = &[
 
 /// Whether a rounding error of an operand passes through a row without a jump.
 pub fn steady(def: &OpDef, ins: &[Option<(Value, Known)>], results: &[Tensor]) -> bool {
-    if JUMPS.contains(&def.name) || results.iter().any(|t| !t.dtype().is_float() || t.dtype().bits() < 16) {
+    let name = def.full_name();
+    let name = name.as_str();
+    if JUMPS.contains(&name) || results.iter().any(|t| !t.dtype().is_float() || t.dtype().bits() < 16) {
         return false;
     }
     let first_alone = || ins.iter().skip(1).flatten().all(|(_, k)| k.exact);
@@ -54,10 +59,9 @@ pub fn steady(def: &OpDef, ins: &[Option<(Value, Known)>], results: &[Tensor]) -
         Tol::Rel(_) => true,
         Tol::Exact if def.traits.moves => first_alone(),
         Tol::Exact => {
-            STEADY.contains(&def.name)
-                && (def.name != "Where" || ins.first().into_iter().flatten().all(|(_, k)| k.exact))
-                || matches!(def.name, "Concat" | "Pad" | "Gather" | "GatherElements" | "GatherND") && {
-                    let first = if def.name == "Concat" { ins.len() } else { 1 };
+            STEADY.contains(&name) && (name != "Where" || ins.first().into_iter().flatten().all(|(_, k)| k.exact))
+                || matches!(name, "Concat" | "Pad" | "Gather" | "GatherElements" | "GatherND") && {
+                    let first = if name == "Concat" { ins.len() } else { 1 };
                     ins.iter().skip(first).flatten().all(|(_, k)| k.exact)
                 }
         }
@@ -68,7 +72,7 @@ pub fn steady(def: &OpDef, ins: &[Option<(Value, Known)>], results: &[Tensor]) -
 pub fn defined(def: &OpDef, i: usize, t: &Tensor) -> bool {
     let ints = || t.to_i64_vec();
     let is_int = t.dtype().is_int();
-    match (def.name, i) {
+    match (def.full_name().as_str(), i) {
         ("Div" | "Mod", 1) => !is_int || ints().iter().all(|&v| v != 0),
         ("Pow", 1) => !is_int || ints().iter().all(|&v| (0..=4).contains(&v)),
         ("Cast" | "CastLike", 0) if t.dtype().is_float() => {
@@ -100,7 +104,7 @@ pub fn left_open(def: &OpDef, case: &Case, ins: &[Option<(Value, Known)>], resul
     let operand = |i: usize| ins.get(i).and_then(|x| x.as_ref()).map(|x| &x.1.value);
     let floats = |i: usize| operand(i).is_some_and(|t| t.dtype().is_float());
     let whole = results.first().is_some_and(|t| t.dtype().is_int());
-    match def.name {
+    match def.full_name().as_str() {
         "Pow" if whole && floats(1) => true,
         // Sums, squares and powers that the type of the result may not have.
         "ReduceSum" | "ReduceMean" | "ReduceSumSquare" | "ReduceL1" | "ReduceL2" | "Pow" if whole => {
@@ -122,7 +126,8 @@ pub fn left_open(def: &OpDef, case: &Case, ins: &[Option<(Value, Known)>], resul
 /// onnxruntime in the maximum and the masked scores that are infinities below 0, in small results of sigmoids, and where all elements are equal
 /// that are normalized.
 pub fn differing(def: &OpDef, ins: &[Option<(Value, Known)>], results: &[Tensor]) -> bool {
-    if matches!(def.name, "MaxPool" | "GlobalMaxPool" | "Attention") {
+    let name = def.full_name();
+    if matches!(name.as_str(), "MaxPool" | "GlobalMaxPool" | "Attention") {
         return results.iter().any(|t| t.dtype().is_float() && t.to_f64_vec().contains(&f64::NEG_INFINITY));
     }
     // Its sigmoids and logarithms lose their digits where they are small, as its epsilon of a normalization is lost.
@@ -130,10 +135,29 @@ pub fn differing(def: &OpDef, ins: &[Option<(Value, Known)>], results: &[Tensor]
         let v = t.to_f64_vec();
         v.iter().any(|v| *v != 0.0) && v.iter().all(|v| v.abs() < 1e-2)
     };
-    match def.name {
+    match name.as_str() {
+        "com.microsoft:FastGelu" | "com.microsoft:Gelu" | "com.microsoft:BiasGelu" | "com.microsoft:QuickGelu"
+            if results.iter().any(|t| t.to_f64_vec().iter().any(|v| *v != 0.0 && v.abs() < 1e-4)) =>
+        {
+            return true;
+        }
         "Softplus" | "Mish" | "Sigmoid" | "Swish" | "Atanh" if results.iter().any(small) => return true,
         "MeanVarianceNormalization" if results.iter().any(|t| t.to_f64_vec().contains(&0.0)) => return true,
         _ => {}
+    }
+    // Roots of differences that cancel, and matrices without an inverse.
+    match name.as_str() {
+        "com.microsoft:CDist" => return results.iter().any(|t| t.to_f64_vec().iter().any(|&v| v < 0.5)),
+        "com.microsoft:Inverse" => return results.iter().any(|t| t.to_f64_vec().iter().any(|v| !v.is_finite())),
+        _ => {}
+    }
+    // Which of two experts with equal logits is chosen.
+    if matches!(name.as_str(), "com.microsoft:MoE" | "com.microsoft:QMoE")
+        && let Some(Some((_, logits))) = ins.get(1)
+    {
+        let (t, n) = (&logits.value, logits.value.shape().last().copied().unwrap_or(1).max(1));
+        let tied = |row: &[f64]| (1..row.len()).any(|i| row[..i].contains(&row[i]));
+        return t.to_f64_vec().chunks(n).any(tied);
     }
     let few_bits = results.iter().any(|t| t.dtype().is_int() && t.dtype().bits() < 8);
     let fraction = |t: &Tensor| t.dtype().is_float() && t.to_f64_vec().iter().any(|v| v.fract() != 0.0);
@@ -150,6 +174,11 @@ pub fn common(def: &OpDef, dtype: DType, case: &mut Case) -> bool {
     // Differences of infinities.
     for o in case.operands.iter_mut().flatten() {
         o.fill.iter_mut().filter(|v| !v.is_finite()).for_each(|v| *v = 3.0);
+    }
+    if !def.domain.is_empty() {
+        case.n_outs = microsoft::results(def.name, case.n_outs);
+        let case = Asked { def, case };
+        return microsoft::reads_alike(&case, dtype) && microsoft::runs(&case, dtype);
     }
     let case = Asked { def, case };
     read_alike(&case, dtype) && run_by_peer(&case, dtype)

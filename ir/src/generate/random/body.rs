@@ -79,8 +79,9 @@ impl Draft {
     }
 
     fn add_loop(&mut self, x: &(Value, Known), c: &(Value, Known), random: &mut Random) -> Option<()> {
-        // Without a trip, onnxruntime forgets the extents of what iterations give.
-        let n = if self.peer.is_some() { 1 + random.below(TRIPS) } else { random.below(TRIPS + 1) };
+        // Without a trip, onnxruntime forgets the extents of what iterations give, and nobody has those that only an iteration tells.
+        let least = u64::from(self.peer.is_some() || !self.same_extents(x.0, c.0));
+        let n = least + random.below(TRIPS + 1 - least);
         let trips = Tensor::from_i64(&[], &[i64::try_from(n).ok()?]);
         let trips = if random.below(2) == 0 { self.constant(&trips) } else { self.input(&trips, false, random) };
         let step = if random.below(2) == 0 { Step::Distance } else { Step::Greater };
@@ -109,6 +110,14 @@ impl Draft {
             self.known.push((out, Known { value, disturbed, exact: x.1.exact && c.1.exact, usable: true }));
         }
         Some(())
+    }
+
+    /// Whether inference knows that two values have the same extents.
+    fn same_extents(&self, a: Value, b: Value) -> bool {
+        let mut m = self.m.clone();
+        let known = crate::infer::infer(&mut m).is_ok();
+        let shape = |v: Value| m.graph().values[v].ty.shape().cloned();
+        known && shape(a).is_some() && shape(a) == shape(b)
     }
 
     /// A parameter of a body for a value of the main graph.

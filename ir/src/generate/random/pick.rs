@@ -28,6 +28,10 @@ impl Peer {
     pub fn insert(&mut self, pair: Pair, opset: i64) {
         self.0.entry(pair).or_default().push(opset);
     }
+    /// Whether nothing is known: models of one node, which are made to ask.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
     /// Whether it runs a pair at an opset.
     pub fn runs(&self, pair: Pair, opset: i64) -> bool {
         self.opsets(pair).contains(&opset)
@@ -37,6 +41,9 @@ impl Peer {
         self.0.get(&pair).map_or(&[], Vec::as_slice)
     }
 }
+
+/// Domains whose rows models are made of.
+const DOMAINS: &[&str] = &["", "com.microsoft"];
 
 /// Counts of pairs.
 pub struct Pairs {
@@ -56,11 +63,12 @@ pub fn dtypes(def: &OpDef) -> Vec<DType> {
 }
 
 impl Pairs {
-    /// Nothing drawn.
-    pub fn new(registry: &Arc<Registry>, peer: Option<Peer>) -> Pairs {
-        let rows = registry
-            .rows()
-            .filter(|(_, d)| d.domain.is_empty() && d.reference.is_some() && !d.traits.random && d.until >= OPSETS.0);
+    /// Nothing drawn. Of one domain alone, if that is given.
+    pub fn new(registry: &Arc<Registry>, peer: Option<Peer>, domain: Option<&str>) -> Pairs {
+        let of_domain = |d: &OpDef| domain.map_or(DOMAINS.contains(&d.domain), |domain| d.domain == domain);
+        let rows = registry.rows().filter(|(_, d)| {
+            of_domain(d) && d.reference.is_some() && !d.traits.random && (!d.domain.is_empty() || d.until >= OPSETS.0)
+        });
         let all: Vec<(Pair, u32)> = rows.flat_map(|(id, d)| dtypes(d).into_iter().map(move |t| ((id, t), 0))).collect();
         let at = all.iter().enumerate().map(|(i, &(p, _))| (p, i)).collect();
         let n = all.len();
@@ -74,6 +82,10 @@ impl Pairs {
     /// The opsets at which a row has its meaning.
     pub fn opsets(&self, row: OpId) -> std::ops::RangeInclusive<i64> {
         let def = &self.registry[row];
+        // Versions of other domains are their own: such rows come at every opset.
+        if !def.domain.is_empty() {
+            return OPSETS.0..=OPSETS.1;
+        }
         def.since.max(OPSETS.0)..=def.until.min(OPSETS.1)
     }
     /// An opset at which a row has its meaning; for a shared model, at which another implementation runs the pair.

@@ -66,6 +66,8 @@ pub(super) struct Attend {
     /// Keys after a query's position do not count, except for the last query, which sees all.
     pub causal: bool,
     pub dtype: DType,
+    /// In which type scores are, with what is added to them: see [`masked`].
+    pub of_scores: DType,
     /// Whether there are always as many new keys as queries.
     pub square: bool,
 }
@@ -93,10 +95,20 @@ impl Attend {
         if let Some(s) = self.scale {
             attrs.push(("scale", super::float(s)));
         }
-        let (k, v) = (Some(self.k), Some(self.v));
+        let wide =
+            |x: &mut Expansion, v| Some(if self.of_scores == self.dtype { v } else { x.cast(v, self.of_scores) });
+        let own = |x: &mut Expansion, v| if self.of_scores == self.dtype { v } else { x.cast(v, self.dtype) };
+        let q = wide(x, self.q);
         let mut a = match self.past {
-            Past::None => Attended::of(x, &[Some(self.q), k, v, bias], &attrs),
-            Past::Grown(pk, pv) => Attended::of(x, &[Some(self.q), k, v, bias, Some(pk), Some(pv)], &attrs),
+            Past::None | Past::Grown(..) => {
+                let mut ins = vec![q, wide(x, self.k), wide(x, self.v), bias];
+                if let Past::Grown(key, value) = self.past {
+                    ins.extend([wide(x, key), wide(x, value)]);
+                }
+                let mut a = Attended::of(x, &ins, &attrs);
+                (a.key, a.value) = (own(x, a.key), own(x, a.value));
+                a
+            }
             Past::Shared { key, value, n, beams } => {
                 let b = x.extent(self.q, 0);
                 let from = x.op("Expand", &[n, b], &[]);
@@ -113,7 +125,7 @@ impl Attend {
                 };
                 let own = x.extent(self.k, 2);
                 let n_valid = x.op("Add", &[from, own], &[]);
-                let ins = [Some(self.q), Some(keys), Some(values), bias, None, None, Some(n_valid)];
+                let ins = [q, wide(x, keys), wide(x, values), bias, None, None, Some(n_valid)];
                 let mut a = Attended::of(x, &ins, &attrs);
                 (a.key, a.value) = present;
                 let (zero, total, axis) = (x.ints(&[0]), x.op("Add", &[n, own], &[]), x.ints(&[3]));
@@ -121,6 +133,7 @@ impl Attend {
                 a
             }
         };
+        (a.y, a.scores) = (own(x, a.y), own(x, a.scores));
         if self.causal {
             // What is shown of keys that do not count is the least number.
             let least = x.scalar(self.dtype, least(self.dtype));
@@ -142,7 +155,7 @@ impl Attend {
         let p = past.map_or(i, |p| x.op("Add", &[i, p], &[]));
         let seen = x.op("LessOrEqual", &[j, p], &[]);
         let seen = x.op("Or", &[seen, is_last], &[]);
-        filled(x, seen, self.dtype, f32::NEG_INFINITY)
+        filled(x, seen, self.of_scores, f32::NEG_INFINITY)
     }
 }
 
@@ -222,6 +235,22 @@ pub(super) fn number(x: &mut Expansion, v: Value) -> Value {
 pub(super) fn filled(x: &mut Expansion, keep: Value, dtype: DType, filter: f32) -> Value {
     let (zero, low) = (x.scalar(dtype, 0.0), x.scalar(dtype, filter.into()));
     x.op("Where", &[keep, zero, low], &[])
+}
+
+/// `bias` with `filter` added for keys that do not count, and the type of it: where no key of a query counts, the fill must leave the scores
+/// (and what else is added to them) their digits, which a narrow float does not.
+pub(super) fn masked(
+    x: &mut Expansion,
+    keep: Value,
+    bias: Option<Value>,
+    dtype: DType,
+    filter: f32,
+) -> (Option<Value>, DType) {
+    let narrow = dtype.bits() < 32;
+    let wide = if narrow { DType::F32 } else { dtype };
+    let added = filled(x, keep, wide, filter);
+    let bias = bias.map(|b| if narrow { x.cast(b, wide) } else { b });
+    (Some(bias.map_or(added, |b| x.op("Add", &[b, added], &[]))), wide)
 }
 
 /// Which of `n_keys` keys (a list of one integer) lie before `ends` and not before `starts`, both `[b]`: `[b, 1, 1, t]`.

@@ -3,7 +3,7 @@
 use super::super::row::ROW;
 use super::MICROSOFT;
 use super::attend::{
-    Attend, Keep, Past, between, filled, filter, first_number, merge, n_keys, number, range_of, raw, scale, split,
+    Attend, Keep, Past, between, filter, first_number, masked, merge, n_keys, number, range_of, raw, scale, split,
 };
 use crate::attrs::{Attr, Attrs};
 use crate::expand::Expansion;
@@ -217,15 +217,14 @@ fn expand(x: &mut Expansion) -> Result<Vec<Value>> {
         let turned = rotate(x, [q, k], past)?;
         [q, k] = turned;
     }
-    let mut bias = x.input(SCORE_BIAS);
+    let (mut bias, mut of_scores) = (x.input(SCORE_BIAS), dtype);
     if let Some(keep) = keep(x, past, k, bias)? {
         let fill = filter(x.attrs(), FILTER);
-        let added = filled(x, keep, dtype, fill);
-        bias = Some(bias.map_or(added, |b| x.op("Add", &[b, added], &[])));
+        (bias, of_scores) = masked(x, keep, bias, dtype, fill);
     }
     let causal = x.attrs().int(UNIDIRECTIONAL) == Some(1);
     let scale = scale(x.attrs(), SCALE);
-    let a = Attend { q, k, v, past, bias, scale, causal, dtype, square: true }.expand(x);
+    let a = Attend { q, k, v, past, bias, scale, causal, dtype, of_scores, square: true }.expand(x);
     let mut results = vec![merge(x, a.y)];
     if x.n_outs() > 1 {
         let (key, value) = (x.unsqueeze(a.key, &[0]), x.unsqueeze(a.value, &[0]));
@@ -463,6 +462,7 @@ pub static ROWS: &[OpDef] = &[
         cases: &[
             "[2,3,2];[2,24];[24];i32[2]{2,3} num_heads=2 scale=0.1 outs=2",
             "[2,3,2];[2,24];_;i32[4]{2,3,1,0} num_heads=2 scale=0.1",
+            "[2,3,2];[2,24];[24];i32[2]{0,3} num_heads=2 mask_filter_value=-300",
             "[2,3,2];[2,24];[24];i32[8]{2,3,0,3,6,0,3,6} num_heads=4 scale=0.1",
             "[2,3,2];[2,28];[28];i32[2,3]{1,0,1,0,1,1} num_heads=2 scale=0.1 qkv_hidden_sizes=[8,8,12] mask_filter_value=-2",
             "[2,3,2];[2,24];[24];i32[2,1]{1,0};_;[1,2,3,3] num_heads=2 scale=0.1 unidirectional=1 outs=2",

@@ -184,6 +184,15 @@ fn infer_transposed(c: &mut InferCtx) -> Result<()> {
         return refuse(c, ErrorKind::Shape, "image and weight have as many axes, at least 3");
     }
     let rank = x.len() - 2;
+    if let Some(kernel) = c.def.slot("kernel_shape").and_then(|slot| c.attrs.ints(slot)).map(<[i64]>::to_vec) {
+        if kernel.len() != rank {
+            return refuse(c, ErrorKind::Shape, "kernel_shape has a number for each spatial axis");
+        }
+        for (&n, &have) in kernel.iter().zip(&w[2..]) {
+            let n = c.dims.constant(n);
+            c.require_eq(n, have, "kernel_shape is that of the weight")?;
+        }
+    }
     let Some([strides, dilations, extra]) = steps(c.attrs, rank) else {
         return refuse(
             c,

@@ -3,7 +3,7 @@
 use super::super::row::ROW;
 use super::MICROSOFT;
 use super::attend::{
-    Attend, Keep, Past, between, filled, filter, first_number, merge, n_keys, number, range_of, raw, scale, split,
+    Attend, Keep, Past, between, filter, first_number, masked, merge, n_keys, number, range_of, raw, scale, split,
     with_bias,
 };
 use crate::expand::Expansion;
@@ -272,7 +272,7 @@ fn expand(x: &mut Expansion) -> Result<Vec<Value>> {
         Some((_, k)) => x.same(queries[1], if k.len() == 4 { k[2] } else { k[1] }),
         None => true,
     };
-    let mut bias = x.input(slots.score_bias);
+    let (mut bias, mut of_scores) = (x.input(slots.score_bias), dtype);
     if let Some(mask) = x.input(slots.mask) {
         let keep = if x.tensor(mask)?.1.len() == 1 {
             let (zero, b) = (x.ints(&[0]), x.extent(q, 0));
@@ -283,12 +283,11 @@ fn expand(x: &mut Expansion) -> Result<Vec<Value>> {
             raw(x, mask)?
         };
         let fill = filter(x.attrs(), slots.filter);
-        let added = filled(x, keep, dtype, fill);
-        bias = Some(bias.map_or(added, |b| x.op("Add", &[b, added], &[])));
+        (bias, of_scores) = masked(x, keep, bias, dtype, fill);
     }
     let causal = slots.unidirectional.is_some_and(|i| x.attrs().int(i) == Some(1));
     let scale = scale(x.attrs(), slots.scale);
-    let a = Attend { q, k, v, past, bias, scale, causal, dtype, square }.expand(x);
+    let a = Attend { q, k, v, past, bias, scale, causal, dtype, of_scores, square }.expand(x);
     Ok(vec![merge(x, a.y), a.key, a.value, a.scores])
 }
 
@@ -494,6 +493,7 @@ pub static ROWS: &[OpDef] = &[
             "[2,3,8];[2,2,5,4];[2,2,5,4];[24];i32[2,5]{1,0,1,1} num_heads=2 outs=4",
             "[2,1,8];[2,5,8];[2,5,8] num_heads=2 unidirectional=1",
             "[2,3,8];[2,3,8];[2,3,8];_;i32[2]{0,3} num_heads=2 mask_filter_value=-2 unidirectional=1",
+            "[2,3,8];[2,3,8];[2,3,8];_;i32[2]{0,3} num_heads=2 mask_filter_value=-300",
             "[2,3,8];[2,0,8];[2,0,8] num_heads=2",
             "[0,3,8];[0,5,8];[0,5,8];_;i32[0] num_heads=2",
         ],

@@ -447,8 +447,13 @@ impl Store {
         let dtype = x.input(past).map(|p| x.tensor(p)).transpose()?.map_or(p.o.cache(p.dtype), |(d, _)| d);
         let (i, quant) = if past == PAST_KEY { (KEY_SCALE, p.o.quant[0]) } else { (VALUE_SCALE, p.o.quant[1]) };
         let scale = match (x.input(i).filter(|_| p.o.is_quantized()), quant) {
-            (Some(s), Some(Quant::PerChannel)) if x.tensor(s)?.1.len() != 4 => {
-                Some(x.reshape(s, &[1, p.o.kv_heads, 1, -1]))
+            (Some(s), Some(Quant::PerChannel)) => {
+                // Extents that the model does not tell are not to be taken for those of the cache.
+                let shape = x.tensor(s)?.1;
+                let known: Option<Vec<i64>> = shape.iter().map(|&n| x.as_const(n)).collect();
+                let heads = if shape.len() == 4 && x.as_const(shape[1]) == Some(1) { 1 } else { p.o.kv_heads };
+                let whole = shape.len() == 4 && known.is_some();
+                Some(if whole { s } else { x.reshape(s, &[1, heads, 1, -1]) })
             }
             (Some(s), Some(Quant::PerTensor)) => Some(x.reshape(s, &[])),
             (s, _) => s,
