@@ -765,6 +765,11 @@ impl<'c, 'a> Emit<'c, 'a> {
             let Some(Some(x)) = node.ins.get(p.operand).copied() else { continue };
             let from = self.buf(r, x)?;
             let offset = views::part(&mut self.cx.out.dims, to.offset, &to.strides, &p.start);
+            // What was made in its place is there, also where its strides are written in extents that only a guard says are these.
+            let placed = matches!(self.dests.get(&(r, x)), Some(Dest::Part { of, .. }) if *of == node.outs[0]);
+            if placed && (from.root, from.offset) == (to.root, offset) {
+                continue;
+            }
             let place = BufView { offset, shape: from.shape.clone(), ..to.clone() };
             self.copy(&from, &place)?;
         }

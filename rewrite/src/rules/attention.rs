@@ -199,7 +199,7 @@ fn group(cx: &mut Cx<'_>, v: Id, of: Id) -> Result<i64, Skip> {
     let (Some(from), Some(to)) = (cx.shape(v), cx.shape(of)) else { return Err(Skip::No) };
     let (&[b, h, one, t, e], &[b2, h2, t2, e2]) = (from.as_slice(), to.as_slice()) else { return Err(Skip::No) };
     let (Some(1), Some(h), Some(h2)) = (cx.dim(one), cx.dim(h), cx.dim(h2)) else { return Err(Skip::No) };
-    if h < 1 || h2 % h != 0 || h2 == h || !cx.same_dims(&[b, t, e], &[b2, t2, e2]) {
+    if h < 1 || h2 <= h || h2 % h != 0 || !cx.same_dims(&[b, t, e], &[b2, t2, e2]) {
         return Err(Skip::No);
     }
     Ok(h2 / h)
