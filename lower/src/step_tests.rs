@@ -74,3 +74,26 @@ fn a_layer_of_one_step_is_no_loop() {
         assert_eq!(count(&plain, |o| matches!(o, HipOp::Loop(_))), loops);
     }
 }
+
+/// An extent of at most 1 against the one that a loop carries: the carried one stays what it is.
+#[test]
+fn a_carried_extent_is_kept_by_one_of_at_most_one() {
+    let mut b = Builder::new();
+    let x = b.input(DType::F32, &["n"]);
+    let m = b.input(DType::I64, &[]);
+    let (from, to) = (b.ints(&[0]), b.ints(&[1]));
+    let first = b.op("Slice", &[], &[x, from, to]);
+    let one = b.op("Reshape", &[], &[first, to]);
+    let body = b.region(|b| {
+        b.input(DType::I64, &[]);
+        let go = b.input(DType::Bool, &[]);
+        let (v, w) = (b.input(DType::F32, &["n"]), b.input(DType::F32, &["n"]));
+        let next = b.op("Sub", &[], &[v, w]);
+        let each = b.op("Neg", &[], &[next]);
+        [go, next, each].into_iter().for_each(|v| b.output(v));
+    });
+    let outs = b.control("Loop", &[Some(m), None, Some(one)], &[first], &[body], 2);
+    outs.into_iter().for_each(|v| b.output(v));
+    let trips = Tensor::from_i64(&[], &[3]);
+    check(b, &[&[seq(&[4]), trips.clone()], &[seq(&[1]), trips]]);
+}

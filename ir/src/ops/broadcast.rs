@@ -55,6 +55,10 @@ fn spread(c: &mut InferCtx, a: DimId, b: DimId, what: &str) -> Result<DimId> {
     }
     // Nor is `b` taken for 0 where it is an extent that a loop carries: it would be another one in each iteration.
     let carried = |s| c.dims.sym(s).origin == Origin::Region;
+    if c.dims.as_const(a) == Some(0) && c.dims.symbols_of(b).into_iter().any(carried) {
+        c.require_eq(a, b, what)?;
+        return Ok(a);
+    }
     if c.dims.range(b).0 > 1 || c.dims.symbols_of(b).into_iter().any(carried) {
         let one = c.dims.constant(1);
         c.require_eq(a, one, what)?;
