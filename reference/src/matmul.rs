@@ -286,7 +286,7 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>, how:
 /// `m` with its rows one after the other until there are `n`.
 fn repeat_rows(m: &Tensor, n: usize) -> Result<Tensor> {
     let [batch @ .., rows, cols] = m.shape() else { return Ok(m.clone()) };
-    if *rows < 2 || !n.is_multiple_of(*rows) {
+    if *rows < 2 || n == 0 || !n.is_multiple_of(*rows) {
         return Ok(m.clone());
     }
     let one = f64s(m);
