@@ -42,6 +42,19 @@ impl Heads {
             _ => Err(bad(format!("{:?} is not [b, h, s, d]", t.shape()))),
         }
     }
+    /// Queries of `n` heads, keys and values of `kv` heads: three tensors, or all side by side in the first where there are no others.
+    ///
+    /// # Errors
+    /// As [`Heads::split`].
+    pub fn of_decoder(query: &Tensor, others: Option<(&Tensor, &Tensor)>, n: usize, kv: usize) -> Result<[Heads; 3]> {
+        if let Some((k, v)) = others {
+            return Ok([Heads::split(query, n)?, Heads::split(k, kv)?, Heads::split(v, kv)?]);
+        }
+        let all = Heads::split(query, n + 2 * kv)?;
+        let [b, _, s, d] = all.shape;
+        let of = |from: usize, n: usize| Heads::build([b, n, s, d], |[b, j, s, d]| all.at([b, from + j, s, d]));
+        Ok([of(0, n), of(n, kv), of(n + kv, kv)])
+    }
     /// Of `[b, s, h·d]`.
     ///
     /// # Errors

@@ -203,15 +203,7 @@ fn reference(c: &RefCtx) -> Result<Vec<Tensor>> {
     let size = |i: usize| c.attrs.int(i).and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0).unwrap_or(1);
     let (n, kv, block) = (size(HEADS), size(KV_HEADS), size(BLOCK));
     let query = c.input(0)?;
-    let (mut q, mut k, v) = match (c.opt(KEY), c.opt(VALUE)) {
-        (Some(k), Some(v)) => (Heads::split(query, n)?, Heads::split(k, kv)?, Heads::split(v, kv)?),
-        _ => {
-            let all = Heads::split(query, n + 2 * kv)?;
-            let [b, _, s, d] = all.shape;
-            let of = |from: usize, n: usize| Heads::build([b, n, s, d], |[b, j, s, d]| all.at([b, from + j, s, d]));
-            (of(0, n), of(n, kv), of(n + kv, kv))
-        }
-    };
+    let [mut q, mut k, v] = Heads::of_decoder(query, c.opt(KEY).zip(c.opt(VALUE)), n, kv)?;
     let [b, _, s, _] = q.shape;
     let lengths = ints(c.input(LENGTHS)?);
     if lengths.len() != b {

@@ -79,15 +79,7 @@ pub(super) fn reference(c: &RefCtx) -> Result<Vec<Tensor>> {
     let (n, kv) = (size(o.heads), size(o.kv_heads));
     let query = c.input(0)?;
     let dtype = query.dtype();
-    let (q, k, v) = match (c.opt(KEY), c.opt(VALUE)) {
-        (Some(k), Some(v)) => (Heads::split(query, n)?, Heads::split(k, kv)?, Heads::split(v, kv)?),
-        _ => {
-            let all = Heads::split(query, n + 2 * kv)?;
-            let [b, _, s, d] = all.shape;
-            let of = |from: usize, n: usize| Heads::build([b, n, s, d], |[b, j, s, d]| all.at([b, from + j, s, d]));
-            (of(0, n), of(n, kv), of(n + kv, kv))
-        }
-    };
+    let [q, k, v] = Heads::of_decoder(query, c.opt(KEY).zip(c.opt(VALUE)), n, kv)?;
     let mut q = normalized(&q, c.opt(QUERY_NORM), o.epsilon[0])?;
     let mut k = normalized(&k, c.opt(KEY_NORM), o.epsilon[1])?;
     let ([b, _, s, d], l) = (q.shape, k.shape[2]);
